@@ -1,0 +1,102 @@
+# agentbox: `make` shows what there is. Everything runs as root, or asks sudo for
+# what needs it, and installs missing packages by name.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+.DEFAULT_GOAL := help
+
+GO      ?= go
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+BIN     := $(CURDIR)/bin
+LDFLAGS := -s -w -X main.version=$(VERSION)
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/layout/...
+SUITE   := test/suite
+FUZZTIME ?= 5m
+# What a suite promises is never skipped there: a missing feature fails it.
+HOST_PROMISE ?= runc,docker
+VM_PROMISE   := cgroup2,runc,crun,docker,swap
+TIMEOUT      := 30m
+
+.PHONY: help
+help: ## Shows this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Builds static binaries into bin/
+	@mkdir -p $(BIN)
+	$(BUILD) -o $(BIN)/ ./cmd/...
+
+.PHONY: demo
+demo: build ## Stops a runaway agent and shows the verdict; no Docker needed
+	@test/demo/demo $(BIN)
+
+.PHONY: test
+test: ## Runs every test, the virtual machines included (at most 40 minutes on 2 cores)
+	@test/packages
+	@$(SUITE) "lint and unit" $(MAKE) --no-print-directory lint unit
+	@$(SUITE) "images"        $(MAKE) --no-print-directory vm-image
+	@$(SUITE) "host"          $(MAKE) --no-print-directory host-test
+	@$(SUITE) "user-mode Linux" $(MAKE) --no-print-directory vm-test ENGINE=uml
+	@$(SUITE) "QEMU"          $(MAKE) --no-print-directory vm-test ENGINE=qemu
+	@$(SUITE) --summary
+
+.PHONY: unit
+unit: ## Unit tests: no root, no containers
+	$(GO) test $(UNIT)
+
+.PHONY: lint
+lint: ## golangci-lint, pinned in test/tools/go.mod
+	$(GO) tool -modfile=test/tools/go.mod golangci-lint run --build-tags e2e ./...
+
+# Compiled once, run on the host and in the guests.
+.PHONY: e2e
+e2e: build
+	CGO_ENABLED=0 $(GO) test -c -tags e2e -o $(BIN)/e2e.test ./test/e2e
+
+.PHONY: host-test
+host-test: e2e ## End-to-end tests on this machine's kernel: runc and Docker by hand
+	AGENTBOX_BIN=$(BIN) $(BIN)/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=$(HOST_PROMISE) $(ARGS)
+
+ENGINE ?= uml
+.PHONY: vm-test
+vm-test: e2e ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS=-test.run=...)
+	$(GO) run ./test/vm run -engine $(ENGINE) -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -- \
+	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) $(VM_ARGS_$(ENGINE)) $(ARGS)
+
+VM_ARGS_uml  := -promise=$(VM_PROMISE)
+VM_ARGS_qemu := -promise=$(VM_PROMISE),cpus2
+
+.PHONY: vm-image
+vm-image: ## Builds the guest image, or finds it in the cache
+	$(GO) run ./test/vm image
+
+.PHONY: vm-shell
+vm-shell: build ## A prompt in a guest with Docker up and bin/ on the PATH
+	$(GO) run ./test/vm shell -engine $(ENGINE) -payload bin
+
+.PHONY: fuzz
+fuzz: ## Fuzzes every target for FUZZTIME (5m) each
+	@test/fuzz $(FUZZTIME)
+
+.PHONY: soak
+soak: e2e ## The long counts; hours
+	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
+	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test ARGS='-soak -test.run=Soak'
+	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml ARGS='-soak -test.run=Soak'
+	@$(SUITE) --summary
+
+.PHONY: bench
+bench: build ## Start-up times as ratios against bare runc, in pairs
+	CGO_ENABLED=0 $(GO) run ./test/bench -bin $(BIN) $(ARGS)
+
+.PHONY: install
+install: build ## Installs the binaries into PREFIX/bin (/usr/local)
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/agentbox $(BIN)/agentbox-runtime
+
+.PHONY: uninstall
+uninstall: ## Removes the binaries again
+	rm -f $(DESTDIR)$(PREFIX)/bin/agentbox $(DESTDIR)$(PREFIX)/bin/agentbox-runtime

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentbox/agentbox/pkg/cgroup"
+	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/engine"
+	"github.com/agentbox/agentbox/pkg/host"
+	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/ocicli"
+	"github.com/agentbox/agentbox/pkg/result"
+	"github.com/agentbox/agentbox/pkg/spec"
+	"github.com/agentbox/agentbox/pkg/state"
+	"github.com/agentbox/agentbox/pkg/verdict"
+)
+
+// create handles create, run and restore: it decides the plan, remembers it,
+// rewrites the specification, and becomes the low-level runtime. Nothing is left
+// behind when a step before that fails.
+func (inv *invocation) create() error {
+	if _, err := os.Lstat(filepath.Join(inv.root, inv.cmd.ID)); err == nil {
+		// The id is taken. The low-level runtime says so in its own words; the
+		// container that has it keeps its state.
+		return inv.passThrough()
+	}
+	cfg, err := inv.loadConfig()
+	if err != nil {
+		return err
+	}
+	runtime, err := findRuntime(cfg.Runtime, inv.configPath())
+	if err != nil {
+		return err
+	}
+	inv.sweep()
+	st, err := inv.prepare(cfg, runtime)
+	if err != nil {
+		keepRefusal(storeOf(cfg), inv.cmd.ID, cfg.Policy.Mode, err)
+		return err
+	}
+	// From here on the state is there; whoever fails removes it.
+	if inv.cmd.Verb == "run" && !inv.cmd.Detach && st.Plan.Mode != limits.ModeOff {
+		return inv.runForeground(st)
+	}
+	args := inv.cmd.Args
+	if inv.cmd.PidFile == "" {
+		args = inv.cmd.WithFlags("--pid-file", st.PidFile)
+	}
+	err = become(runtime, args)
+	return errors.Join(err, inv.states.Remove(st.Root, st.ID))
+}
+
+// prepare rewrites the bundle and writes the state.
+func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, error) {
+	path, err := inv.specPath()
+	if err != nil {
+		return nil, err
+	}
+	file, err := spec.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	doc, err := spec.Parse(file.Data)
+	if err != nil {
+		return nil, invalid(path, err)
+	}
+	plan, err := inv.plan(cfg, doc)
+	if err != nil {
+		return nil, invalid(path, err)
+	}
+	opts := spec.Options{AllowAnnotations: cfg.Policy.AllowAnnotations}
+	if inv.cmd.Verb != "create" {
+		if opts.Hook, err = inv.hook(); err != nil {
+			return nil, err
+		}
+	}
+	warnings, err := doc.Apply(plan, opts)
+	if err != nil {
+		return nil, invalid(path, err)
+	}
+	st := inv.newState(cfg, runtime, plan, doc)
+	st.Bundle, st.Warnings = filepath.Dir(path), warnings
+	if st.Creator, err = state.FindProcess(os.Getpid()); err != nil {
+		return nil, fmt.Errorf("look at this process: %w", err)
+	}
+	if err := inv.states.Create(st); err != nil {
+		return nil, err
+	}
+	if plan.Mode == limits.ModeOff {
+		return st, nil
+	}
+	if err := file.Replace(doc.Bytes()); err != nil {
+		return nil, errors.Join(err, inv.states.Remove(st.Root, st.ID))
+	}
+	return st, nil
+}
+
+// invalid names the file in which something is wrong, unless the error is about
+// this host.
+func invalid(path string, err error) error {
+	if errors.As(err, new(*limits.UnenforceableError)) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// specPath returns the file that the low-level runtime will read.
+func (inv *invocation) specPath() (string, error) {
+	bundle, err := filepath.Abs(inv.cmd.Bundle) // "" is the current folder
+	if err != nil {
+		return "", fmt.Errorf("find the bundle: %w", err)
+	}
+	switch name := inv.cmd.SpecFile; {
+	case name == "" || name == spec.ConfigName:
+		return filepath.Join(bundle, spec.ConfigName), nil
+	default:
+		path, err := filepath.Abs(name)
+		if err != nil {
+			return "", fmt.Errorf("find the specification: %w", err)
+		}
+		return path, nil
+	}
+}
+
+func (inv *invocation) plan(cfg *config.File, doc *spec.Document) (*limits.Plan, error) {
+	req, err := doc.Request()
+	if err != nil {
+		return nil, err
+	}
+	if err := config.ApplyAnnotations(doc.Annotations(), &req); err != nil {
+		return nil, err
+	}
+	cgroupsPath, err := doc.CgroupsPath()
+	if err != nil {
+		return nil, err
+	}
+	h := host.Probe(cgroup.Host, host.Input{CgroupsPath: cgroupsPath, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups})
+	return limits.Resolve(cfg.Policy, req, h)
+}
+
+func (inv *invocation) newState(cfg *config.File, runtime string, plan *limits.Plan, doc *spec.Document) *state.State {
+	now := time.Now()
+	st := &state.State{
+		Version:   state.Version,
+		ID:        inv.cmd.ID,
+		Root:      inv.root,
+		RealRoot:  realRoot(inv.cmd, inv.root, runtime),
+		Nonce:     result.NewNonce(now),
+		Runtime:   runtime,
+		PidFile:   inv.states.PidFile(inv.root, inv.cmd.ID),
+		Door:      result.DoorRuntime,
+		CreatedAt: now,
+		Results:   storeOf(cfg),
+		EngineDir: engine.Dir(doc.MountSource("/etc/hostname"), inv.cmd.ID),
+		Name:      engine.NameIn(doc.Annotations()),
+		Plan:      *plan,
+	}
+	if inv.cmd.PidFile != "" {
+		if abs, err := filepath.Abs(inv.cmd.PidFile); err == nil {
+			st.PidFile = abs
+		}
+	}
+	return st
+}
+
+func storeOf(cfg *config.File) result.Store {
+	return result.Store{Dir: cfg.ResultsDir, Group: cfg.Group, Max: cfg.ResultsMax, MaxAge: cfg.ResultsMaxAge}
+}
+
+// realRoot is where the low-level runtime keeps its containers: crun has a
+// default of its own.
+func realRoot(cmd *ocicli.Command, root, runtime string) string {
+	if cmd.Root != "" || !strings.HasPrefix(filepath.Base(runtime), "crun") {
+		return root
+	}
+	return filepath.Join(filepath.Dir(root), "crun")
+}
+
+// keepRefusal keeps a result that says why a sandbox was not started. It is a
+// courtesy: the reason has reached the caller in any case.
+func keepRefusal(store result.Store, id string, mode limits.Mode, err error) {
+	code := refusalCode(err)
+	if code == "" {
+		return
+	}
+	now := time.Now()
+	_ = store.Put(&result.Result{
+		ID: id, Nonce: result.NewNonce(now), Door: result.DoorRuntime, CreatedAt: now, FinishedAt: &now,
+		Status: verdict.Refused, ErrorCode: code, Message: oneLine(err.Error()),
+		ExitSource: verdict.ExitUnknown, Mode: mode, Warnings: []string{},
+	})
+}
+
+// refusalCode tells a refusal that is about the container from a failure of
+// this host.
+func refusalCode(err error) verdict.Code {
+	switch {
+	case errors.As(err, new(*limits.UnenforceableError)):
+		return verdict.LimitUnenforceable
+	case errors.As(err, new(*limits.RequestError)), errors.As(err, new(*config.AnnotationError)):
+		return verdict.ConfigInvalid
+	}
+	return ""
+}

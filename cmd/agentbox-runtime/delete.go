@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+
+	"github.com/agentbox/agentbox/pkg/harvest"
+)
+
+// delete keeps the evidence, lets the low-level runtime remove the container,
+// and turns the evidence into a result. The container may still be running, and
+// the low-level runtime then refuses: nothing has changed in that case.
+func (inv *invocation) delete() error {
+	defer inv.sweep()
+	st, err := inv.states.Load(inv.root, inv.cmd.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return inv.passThrough()
+	}
+	if err != nil {
+		return err
+	}
+	harvest.Collect(st)
+	if err := inv.states.Update(st); err != nil {
+		// Better a container that is gone without a record than one that cannot
+		// be removed.
+		inv.warn(err)
+	}
+	runtime.LockOSThread() // see child
+	c := child(st.Runtime, inv.cmd.Args)
+	if err := c.Run(); c.ProcessState == nil {
+		return fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err)
+	}
+	inv.exitCode = exitCodeOf(c.ProcessState)
+	if inv.exitCode != 0 && st.Live() {
+		return nil
+	}
+	return harvest.Finish(inv.states, st)
+}
+
+// sweep finishes what lost its container: a create that failed, a shim that was
+// killed before it called delete.
+func (inv *invocation) sweep() {
+	orphans, err := inv.states.Orphans()
+	if err != nil {
+		inv.warn(fmt.Errorf("look for sandboxes that lost their container: %w", err))
+	}
+	for _, st := range orphans {
+		if st.Evidence == nil {
+			harvest.Collect(st)
+		}
+		if err := harvest.Finish(inv.states, st); err != nil {
+			inv.warn(err)
+		}
+	}
+}

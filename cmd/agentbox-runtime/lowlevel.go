@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/ocicli"
+	"github.com/agentbox/agentbox/pkg/state"
+)
+
+// invocation is one call of agentbox-runtime.
+type invocation struct {
+	cmd      *ocicli.Command
+	states   state.Store
+	root     string // the low-level runtime's state folder
+	exitCode int    // of a low-level runtime that was waited for
+}
+
+func newInvocation(cmd *ocicli.Command) *invocation {
+	dir := cmd.State
+	if dir == "" {
+		dir = state.DefaultDir()
+	}
+	return &invocation{cmd: cmd, states: state.Store{Dir: dir}, root: stateRoot(cmd.Root)}
+}
+
+// stateRoot returns the low-level runtime's state folder: the one given, or the
+// default of runc (runc(8)). crun has another default; it is named as runc's
+// here, since it only has to be the same in every command.
+func stateRoot(root string) string {
+	if root != "" {
+		if abs, err := filepath.Abs(root); err == nil {
+			return abs
+		}
+		return root
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && os.Geteuid() != 0 {
+		return filepath.Join(dir, "runc")
+	}
+	return "/run/runc"
+}
+
+func (inv *invocation) configPath() string {
+	if inv.cmd.Config != "" {
+		return inv.cmd.Config
+	}
+	return config.DefaultPath
+}
+
+func (inv *invocation) loadConfig() (*config.File, error) {
+	if inv.cmd.Config != "" {
+		return config.Load(inv.cmd.Config)
+	}
+	return config.LoadOptional(config.DefaultPath)
+}
+
+// passThrough becomes the low-level runtime with the same arguments. A container
+// of ours keeps the runtime that made it; for all others the configuration
+// decides, and a broken one is no reason not to kill or show a container.
+func (inv *invocation) passThrough() error {
+	if inv.cmd.ID != "" {
+		if path := inv.states.Runtime(inv.root, inv.cmd.ID); path != "" {
+			return become(path, inv.cmd.Args)
+		}
+	}
+	name := config.LenientRuntime(inv.configPath())
+	if name == "" {
+		name = config.Default().Runtime
+	}
+	path, err := findRuntime(name, inv.configPath())
+	if err != nil {
+		return err
+	}
+	return become(path, inv.cmd.Args)
+}
+
+// findRuntime returns the absolute path of the low-level runtime.
+func findRuntime(name, configPath string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the low-level runtime %q is not there: install it, or name another one as runtime in %s: %w", name, configPath, errors.Unwrap(err))
+	}
+	low, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("look at the low-level runtime: %w", err)
+	}
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return "", fmt.Errorf("look at agentbox-runtime itself: %w", err)
+	}
+	if os.SameFile(low, self) {
+		return "", fmt.Errorf("the low-level runtime %s is agentbox-runtime itself: name runc or crun as runtime in %s", path, configPath)
+	}
+	return path, nil
+}
+
+// become replaces this process by the low-level runtime: the same pid, so that
+// death signals, readiness protocols, descriptors and signals stay as the caller
+// arranged them. It returns only an error.
+func become(path string, args []string) error {
+	err := syscall.Exec(path, append([]string{path}, args...), os.Environ())
+	return fmt.Errorf("start the low-level runtime %s: %w", path, err)
+}
+
+// execFlag asks for runExec.
+const execFlag = "--agentbox-exec"
+
+// runExec is the first half of a child that has to tell its own pid: LISTEN_PID
+// (sd_listen_fds(3)) names the process that sockets are meant for.
+func runExec(args []string) int {
+	_ = os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	return fail(nil, become(args[0], args[1:]))
+}
+
+// child prepares the low-level runtime as a child: same descriptors, same
+// process group, and it does not outlive us. The caller has locked its thread,
+// since the kernel ties the death signal to the parent's thread.
+func child(path string, args []string) *exec.Cmd {
+	c := exec.Command(path, args...)
+	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
+		c = exec.Command("/proc/self/exe", append([]string{execFlag, path}, args...)...)
+	}
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+// exitCodeOf returns the exit code of a child, in the shell's convention.
+func exitCodeOf(s *os.ProcessState) int {
+	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return s.ExitCode()
+}

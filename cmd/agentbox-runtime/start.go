@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/readback"
+	"github.com/agentbox/agentbox/pkg/state"
+)
+
+// start reads the limits back where they hold, while the container's first
+// process waits and the user's program has not run, and then becomes the
+// low-level start.
+func (inv *invocation) start() error {
+	st, err := inv.states.Load(inv.root, inv.cmd.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return inv.passThrough() // not a container of ours
+	}
+	if err != nil {
+		return err
+	}
+	pid, err := state.ReadPid(st.PidFile)
+	if err != nil && st.Plan.Mode == limits.ModeStrict {
+		return fmt.Errorf("strict mode: the limits of %s cannot be read back: %w", st.ID, err)
+	}
+	if err := verify(inv.states, st, pid, readback.AtStart); err != nil {
+		return err
+	}
+	return become(st.Runtime, inv.cmd.Args)
+}
+
+// verify reads the limits back and records them. In strict mode it fails when a
+// required one does not hold.
+func verify(states state.Store, st *state.State, pid int, at readback.Moment) error {
+	report := readback.Read(&st.Plan, pid, at)
+	if st.Plan.Mode == limits.ModeStrict && len(report.Missing) > 0 {
+		err := &limits.UnenforceableError{Missing: report.Missing}
+		keepRefusal(st.Results, st.ID, st.Plan.Mode, err)
+		return err
+	}
+	st.Started = &state.Started{
+		Cgroup:      report.Cgroup,
+		Enforcement: report.Enforcement,
+		Held:        report.Held,
+		Warnings:    report.Warnings,
+	}
+	if init, err := state.FindProcess(pid); err == nil {
+		st.Started.Init = init
+	}
+	return states.Update(st)
+}

@@ -1,0 +1,67 @@
+// Command agentbox shows people and programs what became of sandboxes: their
+// limits, what they used, and why they ended. It reads what agentbox-runtime
+// keeps and changes nothing.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/state"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run returns the exit code: 0, or 1 when anything went wrong.
+func run(args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.Execute(); err != nil {
+		for text := range strings.Lines(err.Error()) { // one for each sandbox
+			say(stderr, text)
+		}
+		return 1
+	}
+	return 0
+}
+
+// say writes one sentence for a person to standard error.
+func say(w io.Writer, text string) {
+	fmt.Fprintln(w, "agentbox: "+strings.Join(strings.Fields(text), " "))
+}
+
+// options are the flags of every command.
+type options struct {
+	config string // empty: config.DefaultPath, which need not be there
+	state  string // empty: state.DefaultDir
+}
+
+func newRoot() *cobra.Command {
+	var opts options
+	root := &cobra.Command{
+		Use:   "agentbox",
+		Short: "Show the limits of sandboxes and why they ended",
+		Long: `agentbox shows the limits of the sandboxes that were started with
+agentbox-runtime, what they used, and why they ended.`,
+		Example: `  agentbox inspect agent-7                       # by the engine's name
+  agentbox inspect 4f1c                          # by the beginning of the id
+  agentbox inspect --json 4f1c | jq -r .status   # for a program`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version(),
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	flags := root.PersistentFlags()
+	flags.StringVar(&opts.config, "config", "", "configuration `file` (default "+config.DefaultPath+")")
+	flags.StringVar(&opts.state, "state", "", "`folder` of the live sandboxes (default "+state.DefaultDir()+")")
+	_ = root.MarkPersistentFlagDirname("state") // the flag exists
+	root.AddCommand(newInspect(&opts), newVersion())
+	return root
+}

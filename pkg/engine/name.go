@@ -1,0 +1,60 @@
+// Package engine finds what the container engine above the runtime calls a
+// container. The runtime itself is only told an id.
+package engine
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// nameAnnotations hold the name where an engine passes it on: containerd's CRI,
+// CRI-O and nerdctl.
+var nameAnnotations = []string{
+	"io.kubernetes.cri.container-name",
+	"io.kubernetes.container.name",
+	"nerdctl/name",
+}
+
+// NameIn returns the name that annotations give, or "".
+func NameIn(annotations map[string]string) string {
+	for _, key := range nameAnnotations {
+		if name := annotations[key]; name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// dockerConfig is Docker's own file about a container, beside the files that it
+// mounts into it.
+const dockerConfig = "config.v2.json"
+
+// Dir returns the engine's folder of a container, given where a file such as
+// /etc/hostname is mounted from; "" when the folder's name is not the id.
+func Dir(mountSource, id string) string {
+	dir := filepath.Dir(mountSource)
+	if filepath.Base(dir) != id || !filepath.IsAbs(dir) {
+		return ""
+	}
+	return dir
+}
+
+// DockerName reads the name from Docker's folder of a container; "" when there
+// is none to read. Docker may rename a container at any time, so the name is
+// looked up when it is needed.
+func DockerName(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	data, err := os.ReadFile(filepath.Join(dir, dockerConfig))
+	if err != nil {
+		return ""
+	}
+	var c struct{ Name string }
+	if json.Unmarshal(data, &c) != nil {
+		return ""
+	}
+	return strings.TrimPrefix(c.Name, "/")
+}

@@ -1,0 +1,142 @@
+// Package harvest turns what the kernel still knows about a sandbox into a
+// result: before its cgroup is removed, or while it lives.
+package harvest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/agentbox/agentbox/pkg/cgroup"
+	"github.com/agentbox/agentbox/pkg/engine"
+	"github.com/agentbox/agentbox/pkg/result"
+	"github.com/agentbox/agentbox/pkg/state"
+	"github.com/agentbox/agentbox/pkg/verdict"
+)
+
+// Collect reads the evidence into the state. It does not fail: a counter that
+// cannot be read is missing from the result, and a warning says why.
+func Collect(st *state.State) {
+	ev, usage, err := read(st)
+	ev.Exit = exitOf(st)
+	st.Evidence, st.Usage = &ev, usage
+	if err != nil {
+		warn(st, err.Error())
+	}
+	st.Name = Name(st)
+}
+
+// warn adds a warning once: a delete that the low-level runtime refused is
+// followed by another.
+func warn(st *state.State, text string) {
+	if !slices.Contains(st.Warnings, text) {
+		st.Warnings = append(st.Warnings, text)
+	}
+}
+
+// Name returns what the engine calls a sandbox now, or "". An engine may rename
+// it at any time.
+func Name(st *state.State) string {
+	if name := engine.DockerName(st.EngineDir); name != "" {
+		return name
+	}
+	return st.Name
+}
+
+// What is missing is said in these words, and then why.
+const (
+	allUnknown   = "usage and events are not known"
+	usageUnknown = "usage is not known"
+)
+
+var (
+	errNotStarted = errors.New("the sandbox was not started")
+	errNoCgroup   = errors.New("no cgroup of the sandbox was found when it started")
+)
+
+func read(st *state.State) (verdict.Evidence, *result.Usage, error) {
+	if st.Started == nil {
+		return verdict.Evidence{}, nil, fmt.Errorf("%s: %w", allUnknown, errNotStarted)
+	}
+	if st.Started.Cgroup == nil {
+		return verdict.Evidence{}, nil, fmt.Errorf("%s: %w", allUnknown, errNoCgroup)
+	}
+	cg, err := cgroup.Open(cgroup.Host, *st.Started.Cgroup)
+	if err != nil {
+		return verdict.Evidence{}, nil, fmt.Errorf("%s: %w", allUnknown, err)
+	}
+	ev, err := cg.Evidence()
+	if err != nil {
+		return verdict.Evidence{}, nil, fmt.Errorf("%s: %w", allUnknown, gone(err))
+	}
+	u, err := cg.Usage()
+	if err != nil {
+		return ev, nil, fmt.Errorf("%s: %w", usageUnknown, gone(err))
+	}
+	return ev, &result.Usage{
+		MemoryPeakBytes: u.MemoryPeakBytes, PidsPeak: u.PidsPeak, CPUUsec: u.CPUUsec,
+		MemoryBytes: u.MemoryBytes, Pids: u.Pids,
+	}, nil
+}
+
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: it was removed before agentbox was called", err)
+	}
+	return err
+}
+
+// Finish keeps the result of a sandbox and forgets its state. One that never ran
+// leaves no result. The state goes in any case: a full disk must not keep a
+// container's id in use.
+func Finish(states state.Store, st *state.State) error {
+	var err error
+	if st.Started != nil {
+		err = st.Results.Put(conclude(st, time.Now()))
+	}
+	return errors.Join(err, states.Remove(st.Root, st.ID))
+}
+
+func conclude(st *state.State, now time.Time) *result.Result {
+	ev := verdict.Evidence{Exit: verdict.Exit{Source: verdict.ExitUnknown}}
+	if st.Evidence != nil {
+		ev = *st.Evidence
+	}
+	if st.Usage != nil { // nothing is in use any more
+		st.Usage.MemoryBytes, st.Usage.Pids = nil, nil
+	}
+	r := st.Result()
+	r.Conclude(verdict.Classify(ev, st.Started.Held), ev, now)
+	return r
+}
+
+// Live describes a sandbox that has a state: created, running, or ended and not
+// deleted yet.
+func Live(st *state.State) *result.Result {
+	if st.Started == nil {
+		st.Name = Name(st)
+		return st.Result()
+	}
+	running := isRunning(st)
+	if running || st.Evidence == nil {
+		// Evidence of a sandbox that runs is that of a delete that was refused.
+		Collect(st)
+	}
+	if !running {
+		return conclude(st, time.Now())
+	}
+	r := st.Result()
+	r.Evidence, r.Events = *st.Evidence, result.EventsOf(*st.Evidence)
+	return r
+}
+
+// isRunning looks at the first process, and where its pid is not known at
+// whether the low-level runtime has the container.
+func isRunning(st *state.State) bool {
+	if st.Started.Init.Pid > 0 {
+		return st.Started.Init.Running()
+	}
+	return st.Live()
+}

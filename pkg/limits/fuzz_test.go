@@ -1,0 +1,264 @@
+package limits_test
+
+import (
+	"maps"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	. "github.com/agentbox/agentbox/pkg/limits"
+)
+
+// world is a policy, a request and a host that were made from bytes.
+type world struct {
+	bytes  []byte
+	policy Policy
+	req    Request
+	host   Host
+}
+
+func (w *world) next() byte {
+	if len(w.bytes) == 0 {
+		return 0
+	}
+	b := w.bytes[0]
+	w.bytes = w.bytes[1:]
+	return b
+}
+
+func (w *world) chance(percent int) bool { return int(w.next())*100/256 < percent }
+
+var numbers = []int64{
+	0, 1, -1, 2, 7, 8, 15, 16, 17, 100, 999, 1000, 1001, 4095, 4096, 10_501, 99_999, 100_000, 500_000, 1_000_000, 1_500_000, 2_000_000,
+	6*mib - 1, 6 * mib, 64 * mib, gib, 2 * gib, 8 * gib, 1 << 40, 1_000_000_000_000, 1<<44 - 1, 1 << 44, math.MaxInt64 - 4096, math.MaxInt64 - 1, math.MaxInt64, math.MinInt64,
+}
+
+func (w *world) number() int64 {
+	n := numbers[int(w.next())%len(numbers)]
+	if w.chance(20) && n < math.MaxInt64-256 {
+		n += int64(w.next())
+	}
+	return n
+}
+
+func (w *world) value(kind Kind) Value {
+	if w.chance(15) {
+		return NoLimit()
+	}
+	v := Limit(w.number())
+	if kind == Files {
+		v.Soft = min(w.number(), v.N)
+	}
+	return v
+}
+
+func (w *world) set(percent int) Set {
+	set := Set{}
+	for _, info := range Keys {
+		if w.chance(percent) {
+			set[info.Key] = w.value(info.Kind)
+		}
+	}
+	return set
+}
+
+func makeWorld(data []byte) *world {
+	w := &world{bytes: data}
+	w.host = fullHost()
+	switch w.next() % 4 {
+	case 1:
+		w.host = v1Host()
+	case 2:
+		w.host = without(w.host, "no controller", KeyMemory, KeySwap)
+	case 3:
+		w.host.Mechanisms, w.host.GroupKill, w.host.CgroupVersion = nil, Mechanism{}, 0
+	}
+	if w.chance(30) {
+		w.host.MemoryBytes, w.host.CPUs, w.host.PidMax = w.number(), int(int32(w.number())), w.number()
+	}
+	if w.chance(30) {
+		w.host.OpenFilesHard, w.host.FileSizeHard, w.host.CoreHard = max(w.number(), -1), max(w.number(), -1), max(w.number(), -1)
+	}
+	w.policy = DefaultPolicy()
+	w.policy.Mode = []Mode{ModeAuto, ModeStrict, ModeOff}[w.next()%3]
+	if w.chance(40) {
+		maps.Copy(w.policy.Defaults, w.set(30))
+	}
+	if w.chance(40) {
+		w.policy.Ceilings = w.set(30)
+	}
+	if w.chance(20) {
+		w.policy.OOMScopes = append(w.policy.OOMScopes, ScopeProcess)
+	}
+	w.req = Request{Spec: w.set(25), Annotations: w.set(20), Kubernetes: w.chance(15), GroupKillOff: w.chance(10), OOMKillDisabled: w.chance(10)}
+	if v, ok := w.req.Spec[KeyOpenFiles]; ok && v.None {
+		w.req.Spec[KeyOpenFiles] = Value{None: true, Soft: max(w.number(), 0)}
+	}
+	w.req.Profile = []string{"", "", "", "small", "build", "none"}[w.next()%6]
+	w.req.OOMScope = []Scope{"", "", "", ScopeContainer, ScopeProcess, "x"}[w.next()%6]
+	if w.chance(30) {
+		adj := int(int32(w.number()))
+		w.req.OOMScoreAdj = &adj
+	}
+	if w.chance(50) {
+		w.req.CPUQuota, w.req.CPUPeriod = w.number(), w.number()
+		if w.req.CPUQuota > 0 && w.req.CPUPeriod > 0 && w.chance(80) {
+			w.req.Spec[KeyCPUs] = Limit(MicroCPUs(w.req.CPUQuota, w.req.CPUPeriod))
+		}
+	}
+	if w.chance(30) {
+		w.req.Prior = map[Key]Prior{}
+		for k, v := range w.req.Spec {
+			w.req.Prior[k] = Prior{Value: v, Source: []Source{SourceDefault, SourceCeiling, "x"}[w.next()%3], Detail: "earlier"}
+		}
+	}
+	return w
+}
+
+// within reports whether v allows no more than w does.
+func within(v, w Value) bool {
+	return v.None && w.None || (w.None || !v.None && v.N <= w.N) && (w.Soft == 0 || v.Soft <= w.Soft)
+}
+
+// check holds a plan against what Resolve promises, and reports whether there
+// was one.
+func (w *world) check(t *testing.T) bool {
+	plan, err := Resolve(w.policy, w.req, w.host)
+	again, errAgain := Resolve(w.policy, w.req, w.host)
+	if !reflect.DeepEqual(plan, again) || !reflect.DeepEqual(err, errAgain) {
+		t.Fatalf("the same inputs gave two plans:\n%+v, %v\n%+v, %v", plan, err, again, errAgain)
+	}
+	if err != nil {
+		if err.Error() == "" {
+			t.Fatal("a refusal without a word")
+		}
+		return false
+	}
+	if len(plan.Entries) != len(Keys) {
+		t.Fatalf("%d entries for %d keys", len(plan.Entries), len(Keys))
+	}
+	for i, e := range plan.Entries {
+		if e.Key != Keys[i].Key || e.Dimension != Keys[i].Dimension {
+			t.Fatalf("entry %d is %s of %s, want %s of %s", i, e.Key, e.Dimension, Keys[i].Key, Keys[i].Dimension)
+		}
+		w.checkEntry(t, e)
+	}
+	w.checkCPU(t, plan)
+	if plan.OOMScoreAdj < w.policy.OOMScoreAdjMin || plan.OOMScoreAdj > 1000 {
+		t.Errorf("oom_score_adj %d is outside %d to 1000", plan.OOMScoreAdj, w.policy.OOMScoreAdjMin)
+	}
+	if plan.GroupKill && (!plan.Entry(KeyMemory).ByKernel() || plan.OOMScope != ScopeContainer) {
+		t.Errorf("group kill with %+v, scope %q", plan.Entry(KeyMemory), plan.OOMScope)
+	}
+	// What an earlier plan recorded explains; without it the values are the same.
+	w.req.Prior = nil
+	plain, err := Resolve(w.policy, w.req, w.host)
+	if err != nil {
+		t.Fatalf("without the record of an earlier plan: %v", err)
+	}
+	for i, e := range plain.Entries {
+		if e.Value != plan.Entries[i].Value || e.Enforcer != plan.Entries[i].Enforcer {
+			t.Errorf("the record of an earlier plan changed %+v to %+v", e, plan.Entries[i])
+		}
+	}
+	return true
+}
+
+func (w *world) checkEntry(t *testing.T, e Entry) {
+	if !e.Value.None && (e.Value.N < 0 || e.Value.Soft < 0 || e.Value.Soft > e.Value.N) {
+		t.Errorf("%s = %+v, which is no limit that can be set", e.Key, e.Value)
+	}
+	if ceiling, ok := w.policy.Ceilings[e.Key]; ok && !within(e.Value, ceiling) {
+		t.Errorf("%s = %+v exceeds the ceiling %+v", e.Key, e.Value, ceiling)
+	} else if !ok && e.Key == KeyMemory && w.host.MemoryBytes > 0 && !e.Value.None && e.Value.N > w.host.MemoryBytes {
+		t.Errorf("memory = %d exceeds the host's %d", e.Value.N, w.host.MemoryBytes)
+	}
+	hard := map[Key]int64{KeyOpenFiles: w.host.OpenFilesHard, KeyFileSize: w.host.FileSizeHard, KeyCoreDumps: w.host.CoreHard}
+	if h, ok := hard[e.Key]; ok && h >= 0 && !e.Value.None && e.Value.N > h {
+		t.Errorf("%s = %+v exceeds the inherited %d", e.Key, e.Value, h)
+	}
+	spec, inSpec := w.req.Spec[e.Key]
+	ann, inAnn := w.req.Annotations[e.Key]
+	if inSpec && !within(e.Value, spec) {
+		t.Errorf("%s = %+v is looser than the spec's %+v", e.Key, e.Value, spec)
+	}
+	if inAnn && !within(e.Value, ann) {
+		t.Errorf("%s = %+v is looser than the annotation's %+v", e.Key, e.Value, ann)
+	}
+	fallback, ok := w.policy.Profiles[w.req.Profile][e.Key]
+	if !ok {
+		if fallback, ok = w.policy.Defaults[e.Key]; !ok {
+			fallback = NoLimit()
+		}
+	}
+	if !inAnn && (!inSpec || spec.None || e.Key == KeySwap) && !within(e.Value, fallback) {
+		t.Errorf("%s = %+v is looser than the default %+v and nobody asked", e.Key, e.Value, fallback)
+	}
+	m, ok := w.host.Mechanisms[e.Key]
+	if e.Enforcer != EnforcerNone && (!ok || m.Enforcer != e.Enforcer || m.Name != e.Mechanism) {
+		t.Errorf("%s is enforced by %q (%s), the host has %+v", e.Key, e.Enforcer, e.Mechanism, m)
+	}
+	if (e.Requested != nil) != (inSpec || inAnn) && w.req.Prior == nil {
+		t.Errorf("%s: requested %v", e.Key, e.Requested)
+	}
+}
+
+func (w *world) checkCPU(t *testing.T, plan *Plan) {
+	e := plan.Entry(KeyCPUs)
+	if e.Value.None {
+		if plan.CPUQuota != 0 || plan.CPUPeriod != 0 {
+			t.Errorf("cpu.max = %d %d without a limit", plan.CPUQuota, plan.CPUPeriod)
+		}
+		return
+	}
+	if plan.CPUPeriod < MinCPUPeriod || plan.CPUPeriod > MaxCPUPeriod || plan.CPUQuota < 1 {
+		t.Errorf("cpu.max = %d %d, which the kernel refuses", plan.CPUQuota, plan.CPUPeriod)
+		return
+	}
+	if share := big.NewRat(plan.CPUQuota, plan.CPUPeriod); share.Cmp(big.NewRat(e.Value.N, 1_000_000)) > 0 {
+		t.Errorf("cpu.max = %d %d is more than the planned %d millionths", plan.CPUQuota, plan.CPUPeriod, e.Value.N)
+	}
+}
+
+func FuzzResolve(f *testing.F) {
+	f.Add([]byte{})
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		data := make([]byte, 200)
+		for i := range data {
+			data[i] = byte(r.Uint32())
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) { makeWorld(data).check(t) })
+}
+
+// The same check on many random worlds, so that it runs without a fuzzer too;
+// most of them must lead to a plan, or nothing was checked.
+func TestNoRandomRequestGetsMoreThanItMay(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, 300)
+	planned := 0
+	const rounds = 5_000
+	for range rounds {
+		sparse := r.IntN(3) // keeps most keys away, so that few of them refuse the whole
+		for i := range data {
+			data[i] = byte(r.Uint32())
+			if sparse > 0 && r.IntN(8) > 0 {
+				data[i] |= 0xc0
+			}
+		}
+		if makeWorld(data).check(t) {
+			planned++
+		}
+		if t.Failed() {
+			t.Fatalf("from % x", data)
+		}
+	}
+	if planned < rounds/20 {
+		t.Errorf("%d of %d random requests had a plan, too few to mean much", planned, rounds)
+	}
+	t.Logf("%d of %d random requests had a plan", planned, rounds)
+}

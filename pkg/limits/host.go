@@ -1,0 +1,39 @@
+package limits
+
+// Host is what this machine can enforce, as probed facts.
+type Host struct {
+	CgroupVersion int   // 0 no cgroups, 1 (also hybrid: the controllers are v1), 2
+	MemoryBytes   int64 // physical memory
+	CPUs          int   // CPUs that this process may use
+	PidMax        int64 // kernel.pid_max
+
+	// Mechanisms says, for each key that some kernel interface could enforce
+	// here, which one it is, and whether it is there. A key without an entry
+	// has no enforcer.
+	Mechanisms map[Key]Mechanism
+
+	// GroupKill is memory.oom.group: the kernel ends a whole cgroup at once.
+	GroupKill Mechanism
+
+	// OpenFilesHard, FileSizeHard and CoreHard are the hard rlimits that this
+	// process has and that a container therefore inherits; -1 is no limit.
+	OpenFilesHard, FileSizeHard, CoreHard int64
+}
+
+// Mechanism is one kernel interface and whether this host has it.
+type Mechanism struct {
+	Name     string   // the kernel's name: "memory.max", "RLIMIT_NOFILE"
+	Enforcer Enforcer // EnforcerKernel, EnforcerProcess, or EnforcerNone when it is missing
+	Reason   string   // why it is missing, for a person
+}
+
+// Enforcer says who makes a limit hold.
+type Enforcer string
+
+// The enforcers.
+const (
+	EnforcerKernel     Enforcer = "kernel"     // the kernel, for the sandbox as a whole
+	EnforcerSupervisor Enforcer = "supervisor" // measured and acted on by agentbox
+	EnforcerProcess    Enforcer = "process"    // the kernel, but for each process on its own
+	EnforcerNone       Enforcer = "none"       // nobody
+)

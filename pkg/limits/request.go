@@ -1,0 +1,48 @@
+package limits
+
+// Request is what one container asks for.
+type Request struct {
+	Profile string // agentbox.dev/profile; empty: none asked for
+
+	// Spec holds what the OCI runtime specification's own fields ask for
+	// (linux.resources with its unified map, process.rlimits). A value of None
+	// says that the field asked for no limit in so many words (-1, "max").
+	//
+	// Swap is memory.swap less memory.limit, since the specification counts
+	// both together.
+	Spec Set
+
+	// Annotations holds what agentbox.dev/* annotations ask for.
+	Annotations Set
+
+	// CPUQuota and CPUPeriod are the fields behind Spec's cpus, in
+	// microseconds; 0 is not given. The period is kept when the quota is
+	// lowered.
+	CPUQuota, CPUPeriod int64
+
+	// Prior is what an earlier plan recorded in a specification that was
+	// rewritten before. It explains values and never changes one.
+	Prior map[Key]Prior
+
+	OOMScope    Scope // empty: none asked for
+	OOMScoreAdj *int  // nil: not given
+
+	// OOMKillDisabled is linux.resources.memory.disableOOMKiller: a container
+	// at its limit would hang instead of ending (cgroup v1).
+	OOMKillDisabled bool
+
+	// GroupKillOff is unified["memory.oom.group"] = "0".
+	GroupKillOff bool
+
+	// Kubernetes says that a scheduler has counted the request: one above a
+	// ceiling is refused, not lowered.
+	Kubernetes bool
+}
+
+// Prior is one recorded entry of an earlier plan.
+type Prior struct {
+	Requested *Value `json:"requested,omitempty"`
+	Value     Value  `json:"value"`
+	Source    Source `json:"source"`
+	Detail    string `json:"detail,omitempty"`
+}

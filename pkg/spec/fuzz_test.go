@@ -1,0 +1,241 @@
+package spec_test
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/spec"
+)
+
+// pickWorld returns one of the worlds; the same number is the same one.
+func pickWorld(n byte) world {
+	all := allWorlds()
+	return all[int(n)%len(all)].world
+}
+
+type namedWorld struct {
+	name string
+	world
+}
+
+var allWorlds = sync.OnceValue(func() (list []namedWorld) {
+	all := worlds()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, namedWorld{name, all[name]})
+	}
+	return list
+})
+
+// FuzzRewrite feeds any bytes.
+func FuzzRewrite(f *testing.F) {
+	for _, data := range fixtures(f) {
+		f.Add(data, byte(0))
+	}
+	f.Add([]byte(`{"linux":{"resources":{"memory":{"limit":-1},"unified":{"memory.max":"max"}}}}`), byte(3))
+	f.Fuzz(func(t *testing.T, data []byte, n byte) {
+		w := pickWorld(n)
+		if out, err := w.rewrite(data); err == nil {
+			w.verify(t, data, out)
+		}
+	})
+}
+
+// FuzzRewriteFields feeds bytes that choose, for each field that matters, one of
+// its hostile values.
+func FuzzRewriteFields(f *testing.F) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 20 {
+		f.Add(randomScript(r), byte(r.Uint32()))
+	}
+	f.Fuzz(func(t *testing.T, choices []byte, n byte) {
+		data := []byte(script{choices}.document())
+		w := pickWorld(n)
+		if out, err := w.rewrite(data); err == nil {
+			w.verify(t, data, out)
+			if t.Failed() {
+				t.Logf("from %s", data)
+			}
+		}
+	})
+}
+
+func randomScript(r *rand.Rand) []byte {
+	choices := make([]byte, 64)
+	sparse := r.IntN(4)
+	for i := range choices {
+		if r.IntN(4) >= sparse {
+			choices[i] = byte(r.Uint32())
+		}
+	}
+	return choices
+}
+
+// The structured fuzzer's check on many random files, so that it runs without a
+// fuzzer too; a good part must be accepted, or nothing was checked.
+func TestRandomFilesAreRewrittenWithEveryPromiseKept(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	const rounds = 3_000
+	accepted, byRunc := 0, 0
+	for i := range rounds {
+		data := []byte(script{randomScript(r)}.document())
+		w := allWorlds()[i%len(allWorlds())]
+		out, err := w.rewrite(data)
+		if err != nil {
+			continue
+		}
+		accepted++
+		if s, err := decode(data); err == nil {
+			if _, err := libcontainer(s); err == nil {
+				byRunc++
+			}
+		}
+		w.verify(t, data, out)
+		if t.Failed() {
+			t.Fatalf("%s, from %s", w.name, data)
+		}
+	}
+	if accepted < rounds/10 || byRunc < rounds/20 {
+		t.Errorf("%d of %d files were accepted, %d also by runc: too few to mean much", accepted, rounds, byRunc)
+	}
+	t.Logf("%d of %d files were accepted, %d also by runc", accepted, rounds, byRunc)
+}
+
+// script turns bytes into a specification, one choice each.
+type script struct{ choices []byte }
+
+// pick returns one of the values; the first one when the bytes have run out. Most
+// bytes choose the first value too, so that a file is not hostile everywhere at
+// once.
+func (s *script) pick(values ...string) string {
+	if len(s.choices) == 0 {
+		return values[0]
+	}
+	n := int(s.choices[0])
+	s.choices = s.choices[1:]
+	if n >= 64 {
+		return values[0]
+	}
+	return values[n%len(values)]
+}
+
+var (
+	hostileNumbers = []string{
+		"", "0", "-0", "-1", "-2", "1", "7", "8", "100", "999", "1000", "1001", "10501", "50000", "100000", "999999", "1000000", "4194304", "4194305",
+		"6291455", "6291456", "67108864", "134217728", "536870913", "1073741824", "4294967296", "17179869184", "1e3", "1.0", "1E9", "0.5",
+		"9007199254740993", "9223372036854771711", "9223372036854771712", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616",
+		"null", "true", `"5"`, "{}", "[]",
+	}
+	hostileTexts = []string{
+		"", `"max"`, `"max\n"`, `" max "`, `"MAX"`, `"0"`, `"00"`, `"-1"`, `"+67108864"`, `"67108864"`, `"67108864\n"`, `"67108864\nmax"`, `"0400000000"`, `"0x4000000"`, `"512M"`, `"512m"`, `"1G"`, `"1e9"`, `""`, `" "`,
+		`"\u00a067108864"`, `"67108864\u0000"`, `"\u0036\u0037108864"`, `"1000000000000000000000"`, `"9223372036854775807"`, `"9"`, `"64"`, `"100%"`, "null", "5", "{}",
+	}
+	hostileCPU = []string{
+		"", `"max"`, `"max 100000"`, `"max 50000"`, `"50000"`, `"50000 100000"`, `"50000  100000"`, `"50000\t100000"`, `"50000 100000\n"`, `"50000 100000 1"`, `"050000 100000"`, `"50000 0100000"`, `"0 100000"`,
+		`"1 100000"`, `"999 1000"`, `"1000 1000"`, `"-1 100000"`, `"+50000 100000"`, `"50000 0"`, `"50000 999"`, `"50000 1000001"`, `"28004 7001"`, `"10501 7001"`, `"99999999999999999999 100000"`, `"9223372036854775807 100000"`, `"max max"`, `""`, "null", "5",
+	}
+)
+
+// sameFolded spells a key with letters that fold to k and s: the Kelvin sign and
+// the long s.
+var sameFolded = strings.NewReplacer("k", "\u212a", "s", "\u017f")
+
+// field renders a field under one of its spellings; "" as a value leaves it away.
+func (s *script) field(list *[]string, name string, values []string) {
+	value := s.pick(values...)
+	if value == "" {
+		return
+	}
+	key := s.pick(name, name, name, name, name, name, strings.ToUpper(name[:1])+name[1:], sameFolded.Replace(name), `\u00`+hex(name[0])+name[1:], name+" ")
+	*list = append(*list, `"`+key+`":`+value)
+	if s.pick("", "", "", "", "", "", "", "", "again") != "" {
+		*list = append(*list, `"`+name+`":`+s.pick(values...))
+		if strings.HasSuffix((*list)[len(*list)-1], ":") {
+			*list = (*list)[:len(*list)-1]
+		}
+	}
+}
+
+func hex(b byte) string { return string("0123456789abcdef"[b>>4]) + string("0123456789abcdef"[b&15]) }
+
+// object renders an object, or something that is not one.
+func (s *script) object(list []string) string {
+	if odd := s.pick("", "", "", "", "", "", "", "", "", "", "", "null", "5", "[]"); odd != "" {
+		return odd
+	}
+	if n := len(list); n > 1 && s.pick("", "reverse") != "" {
+		slices.Reverse(list)
+	}
+	return s.pick("{", "{ ", "{\n\t") + strings.Join(list, s.pick(",", " , ")) + s.pick("}", "\n}")
+}
+
+func (s script) document() string {
+	var memory, pids, cpu, unified, resources, linux, rlimits, process, annotations, root []string
+	s.field(&memory, "limit", hostileNumbers)
+	s.field(&memory, "swap", hostileNumbers)
+	s.field(&memory, "reservation", []string{"", "9007199254740993", "-1"})
+	s.field(&memory, "disableOOMKiller", []string{"", "true", "false", "null"})
+	s.field(&pids, "limit", hostileNumbers)
+	s.field(&cpu, "quota", hostileNumbers)
+	s.field(&cpu, "period", []string{"", "0", "1000", "7001", "10000", "50000", "100000", "1000000", "1000001", "999", "-1", "null"})
+	s.field(&cpu, "burst", []string{"", "0", "1000", "50000", "100000000", "18446744073709551615", "-1"})
+	for _, name := range []string{"memory.max", "memory.high", "memory.swap.max", "pids.max", "memory.oom.group", "cpu.max.burst"} {
+		s.field(&unified, name, hostileTexts)
+	}
+	s.field(&unified, "cpu.max", hostileCPU)
+	s.field(&unified, s.pick("io.weight", "memory.low", "a/b", "Memory.max"), []string{"", `"5"`, `"max"`})
+	for _, name := range []string{"RLIMIT_NOFILE", "RLIMIT_FSIZE", "RLIMIT_CORE", s.pick("RLIMIT_NPROC", "RLIMIT_NOFILE", "rlimit_core")} {
+		var rlimit []string
+		s.field(&rlimit, "hard", hostileNumbers)
+		s.field(&rlimit, "soft", hostileNumbers)
+		if len(rlimit) > 0 {
+			s.field(&rlimit, "type", []string{`"` + name + `"`})
+			rlimits = append(rlimits, s.object(rlimit))
+		}
+	}
+	for _, a := range []string{"org.systemd.property.MemoryMax", "run.oci.x", "io.kubernetes.cri.sandbox-id", "\\u006frg.criu.config", "agentbox.dev/original", "x"} {
+		s.field(&annotations, a, []string{"", `"1"`, `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"ceiling\",\"detail\":\"\\u001b[2J\"}}"`,
+			`"{\"swap\":{\"value\":{\"n\":0},\"source\":\"ceiling\",\"requested\":{\"n\":-5}},\"pids\":{\"value\":{\"n\":100},\"source\":\"annotation\",\"detail\":\"<&>\\u2028\"}}"`})
+	}
+	sub := func(list *[]string, name string, fields []string) {
+		if len(fields) > 0 {
+			s.field(list, name, []string{s.object(fields)})
+		}
+	}
+	sub(&resources, "memory", memory)
+	sub(&resources, "pids", pids)
+	sub(&resources, "cpu", cpu)
+	sub(&resources, "unified", unified)
+	s.field(&resources, "devices", []string{"", `[{"allow":false,"access":"rwm"}]`})
+	sub(&linux, "resources", resources)
+	s.field(&linux, "cgroupsPath", []string{"", `"/docker/x"`, `"a:b:c"`})
+	s.field(&process, "oomScoreAdj", []string{"", "0", "-1000", "-1001", "985", "1000", "1001", "5e2", "null", `"5"`})
+	if len(rlimits) > 0 {
+		s.field(&process, "rlimits", []string{"[" + strings.Join(rlimits, ",") + "]", "null"})
+	}
+	s.field(&process, "args", []string{`["sh"]`})
+	sub(&root, "linux", linux)
+	sub(&root, "process", process)
+	sub(&root, "annotations", annotations)
+	s.field(&root, "hooks", []string{"", "null", `{"createRuntime":null}`, `{"createRuntime":[{"path":"/x"}, {"args":["a","` + spec.HookFlag + `"],"path":"/y"}],"prestart":[]}`, `{"createRuntime":{}}`})
+	s.field(&root, "root", []string{`{"path":"rootfs"}`})
+	return s.object(root)
+}
+
+// A file that only says what the policy says anyway keeps every byte that is
+// not a limit, whatever the worlds are: the script's empty choice.
+func TestTheEmptyScriptIsAcceptedEverywhere(t *testing.T) {
+	data := script{}.document()
+	for name, w := range worlds() {
+		t.Run(name, func(t *testing.T) {
+			w.verify(t, []byte(data), w.mustRewrite(t, data))
+		})
+	}
+	if _, ok := limits.KeyMemory.Info(); !ok || !strings.Contains(data, `"root"`) {
+		t.Errorf("the empty script is %s", data)
+	}
+}

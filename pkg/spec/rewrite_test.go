@@ -1,0 +1,165 @@
+package spec_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/spec"
+)
+
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
+
+// world is everything besides the file that a rewrite depends on.
+type world struct {
+	policy      limits.Policy
+	host        limits.Host
+	annotations limits.Set // what agentbox.dev/* annotations ask for
+	hook        *spec.Hook
+}
+
+// v2World is a cgroup v2 host that has everything, with the built-in policy.
+func v2World() world {
+	kernel := func(name string) limits.Mechanism {
+		return limits.Mechanism{Name: name, Enforcer: limits.EnforcerKernel}
+	}
+	process := func(name string) limits.Mechanism {
+		return limits.Mechanism{Name: name, Enforcer: limits.EnforcerProcess}
+	}
+	return world{policy: limits.DefaultPolicy(), host: limits.Host{
+		CgroupVersion: 2,
+		MemoryBytes:   16 * gib,
+		CPUs:          8,
+		PidMax:        4_194_304,
+		Mechanisms: map[limits.Key]limits.Mechanism{
+			limits.KeyMemory:     kernel("memory.max"),
+			limits.KeyMemoryHigh: kernel("memory.high"),
+			limits.KeySwap:       kernel("memory.swap.max"),
+			limits.KeyPids:       kernel("pids.max"),
+			limits.KeyCPUs:       kernel("cpu.max"),
+			limits.KeyOpenFiles:  process("RLIMIT_NOFILE"),
+			limits.KeyFileSize:   process("RLIMIT_FSIZE"),
+			limits.KeyCoreDumps:  process("RLIMIT_CORE"),
+		},
+		GroupKill:     kernel("memory.oom.group"),
+		OpenFilesHard: 1 << 20,
+		FileSizeHard:  -1,
+		CoreHard:      -1,
+	}}
+}
+
+// without takes mechanisms away from the host.
+func (w world) without(keys ...limits.Key) world {
+	w.host.Mechanisms = maps.Clone(w.host.Mechanisms)
+	for _, k := range keys {
+		w.host.Mechanisms[k] = limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "not on this host"}
+	}
+	return w
+}
+
+func v1World() world {
+	w := v2World().without(limits.KeyMemoryHigh)
+	w.host.CgroupVersion = 1
+	w.host.GroupKill = limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "cgroup v1"}
+	return w
+}
+
+func noMemoryWorld() world {
+	w := v2World().without(limits.KeyMemory, limits.KeyMemoryHigh, limits.KeySwap)
+	w.host.GroupKill = limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "no memory controller"}
+	return w
+}
+
+// generousWorld has a policy that sets as little as possible.
+func generousWorld() world {
+	w := v2World()
+	for k := range w.policy.Defaults {
+		w.policy.Defaults[k] = limits.NoLimit()
+	}
+	for _, info := range limits.Keys {
+		w.policy.Ceilings[info.Key] = limits.NoLimit()
+	}
+	w.policy.OOMScope = limits.ScopeProcess
+	w.policy.OOMScoreAdjMin = -1000
+	return w
+}
+
+// everythingWorld has a policy that sets every limit, low, and a hook.
+func everythingWorld() world {
+	w := v2World()
+	w.policy.Defaults = limits.Set{
+		limits.KeyMemory: limits.Limit(256 * mib), limits.KeyMemoryHigh: limits.Limit(200 * mib), limits.KeySwap: limits.Limit(64 * mib),
+		limits.KeyPids: limits.Limit(64), limits.KeyCPUs: limits.Limit(333_333),
+		limits.KeyOpenFiles: {Soft: 256, N: 512}, limits.KeyFileSize: limits.Limit(gib), limits.KeyCoreDumps: limits.Limit(0),
+	}
+	w.policy.Ceilings = limits.Set{limits.KeyMemory: limits.Limit(gib), limits.KeyCPUs: limits.Limit(1_500_000), limits.KeyOpenFiles: {Soft: 1024, N: 4096}}
+	w.annotations = limits.Set{limits.KeyMemory: limits.Limit(512 * mib), limits.KeyCPUs: limits.NoLimit()}
+	w.hook = &spec.Hook{Path: "/usr/local/bin/agentbox-runtime", Args: []string{"attach"}}
+	return w
+}
+
+// rewritten is what a rewrite gave.
+type rewritten struct {
+	data     []byte
+	plan     *limits.Plan
+	warnings []string
+}
+
+// rewrite does to a file what the runtime does to it at create.
+func (w world) rewrite(data []byte) (*rewritten, error) {
+	doc, err := spec.Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	req, err := doc.Request()
+	if err != nil {
+		return nil, err
+	}
+	req.Annotations = w.annotations
+	plan, err := limits.Resolve(w.policy, req, w.host)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := doc.Apply(plan, spec.Options{AllowAnnotations: w.policy.AllowAnnotations, Hook: w.hook})
+	if err != nil {
+		return nil, err
+	}
+	return &rewritten{doc.Bytes(), plan, slices.Concat(plan.Warnings, warnings)}, nil
+}
+
+func (w world) mustRewrite(t *testing.T, data string) *rewritten {
+	t.Helper()
+	r, err := w.rewrite([]byte(data))
+	if err != nil {
+		t.Fatalf("rewrite %.300s: %v", data, err)
+	}
+	return r
+}
+
+// mustRefuse checks that a file is refused in one sentence with text in it.
+func (w world) mustRefuse(t *testing.T, data, text string) {
+	t.Helper()
+	r, err := w.rewrite([]byte(data))
+	if err == nil {
+		t.Fatalf("%.300s was accepted:\n%.2000s", data, r.data)
+	}
+	if !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400 {
+		t.Errorf("error = %v, want one short sentence with %q in it", err, text)
+	}
+}
+
+// with returns a small config.json that has the given text inside of
+// linux.resources.
+func resources(text string) string {
+	return `{"ociVersion":"1.0.2","process":{"args":["sh"],"cwd":"/"},"root":{"path":"rootfs"},"linux":{"resources":{` + text + `}}}`
+}
+
+// process returns a small config.json that has the given text inside of process.
+func process(text string) string {
+	return `{"ociVersion":"1.0.2","process":{"args":["sh"],"cwd":"/",` + text + `},"root":{"path":"rootfs"},"linux":{}}`
+}

@@ -1,0 +1,136 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentbox/agentbox/pkg/verdict"
+)
+
+// A fork bomb fills its own container and nothing else: `command eval` keeps the
+// shell alive where a fork is refused.
+const forkBomb = `f() { while :; do command eval 'f &' 2>/dev/null; done; }; f & while :; do sleep 1000; done`
+
+// The neighbour of a fork bomb goes on as if it were not there.
+func TestDockerForkBombLeavesTheNeighbourAlone(t *testing.T) {
+	d := newDocker(t)
+	neighbour := d.detached("agentbox", "", "exec sleep 1000")
+	bomb := d.held("agentbox", "--pids-limit 128", forkBomb)
+
+	before := neighbour.medianExec()
+	bomb.letGo()
+	bomb.full(128)
+	refused := bomb.refused()
+	// Other work on this machine can slow down one measurement as much as a bomb
+	// could.
+	var during []time.Duration
+	for range 3 {
+		during = append(during, neighbour.medianExec())
+		if during[len(during)-1] <= 3*before {
+			break
+		}
+		before = max(before, bomb.pausedWhile(neighbour.medianExec))
+	}
+	if last := during[len(during)-1]; last > 3*before {
+		t.Errorf("docker exec in the neighbour takes %v, and took %v before the bomb", during, before)
+	}
+	t.Logf("docker exec in the neighbour: %v before, %v during the bomb", before, during)
+	if bomb.refused() == refused {
+		t.Error("the bomb was over while the neighbour was measured")
+	}
+	if n := len(bomb.processes()); n > 128 {
+		t.Errorf("%d processes in a container that may have 128", n)
+	}
+	d.do("kill", bomb.Name)
+	bomb.wantBombVerdict(137)
+}
+
+// Other bombs, and an end with an exit code of their own.
+func TestDockerForkBombsAreBounded(t *testing.T) {
+	newDocker(t)
+	for _, tc := range []struct{ name, script string }{
+		{"pipes", `f() { f | f & }; (f) 2>/dev/null; while [ ! -e /tmp/end ]; do read -t 1 x; done; exit 7`},
+		{"a chain that declares itself anew", `export X='sh -c "$X" & sh -c "$X"'; command eval 'sh -c "$X" &' 2>/dev/null; while [ ! -e /tmp/end ]; do read -t 1 x; done; exit 7`},
+		{"bursts that nobody reaps", `for burst in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do i=0; while [ $i -lt 40 ]; do command eval 'sleep 1000 &' 2>/dev/null; i=$((i + 1)); done; done; while [ ! -e /tmp/end ]; do read -t 1 x; done; exit 7`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newDocker(t).held("agentbox", "--pids-limit 128", tc.script)
+			c.letGo()
+			most := 0
+			eventually(t, 30*time.Second, func() string {
+				most = max(most, len(c.processes()))
+				if c.refused() == 0 {
+					return fmt.Sprintf("no fork was refused; %d processes at most", most)
+				}
+				return ""
+			})
+			if most > 128 {
+				t.Errorf("%d processes in a container that may have 128", most)
+			}
+			writeFile(t, fmt.Sprintf("/proc/%d/root/tmp/end", c.first), "")
+			if out := c.ends(); out.Code != 7 {
+				t.Errorf("the exit code was not left alone: %v", out)
+			}
+			c.wantBombVerdict(7)
+		})
+	}
+}
+
+// medianExec is how long a docker exec takes in the container.
+func (c *DockerContainer) medianExec() time.Duration {
+	c.t.Helper()
+	var times []time.Duration
+	for range 7 {
+		start := time.Now()
+		c.do("exec", c.Name, "true")
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// pausedWhile measures something while nothing in the container runs.
+func (c *DockerContainer) pausedWhile(measure func() time.Duration) time.Duration {
+	c.t.Helper()
+	c.do("pause", c.Name)
+	defer c.do("unpause", c.Name)
+	return measure()
+}
+
+// full waits until the container has as many processes as it may.
+func (c *DockerContainer) full(limit int64) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, func() string {
+		if n := c.Cgroup.number("pids.current"); n < limit || c.refused() == 0 {
+			return fmt.Sprintf("%d processes and %d refused forks", n, c.refused())
+		}
+		return ""
+	})
+}
+
+// refused counts the forks that the limit refused.
+func (c *DockerContainer) refused() int64 {
+	c.t.Helper()
+	return c.Cgroup.field("pids.events", "max")
+}
+
+// wantBombVerdict checks the result of a container whose forks were refused, and
+// that nothing of it is left.
+func (c *DockerContainer) wantBombVerdict(code int) {
+	c.t.Helper()
+	c.allGone()
+	if got := c.about("{{.State.ExitCode}}"); got != fmt.Sprint(code) {
+		c.t.Errorf("docker inspect says exit code %s, want %d", got, code)
+	}
+	r := c.verdict()
+	if r.Events.PidsMax < 1 || r.ErrorCode != verdict.PidsLimitReached || r.Status != verdict.Ended {
+		c.t.Errorf("the result does not tell of the limit of processes: %s", describe(r))
+	}
+	if peak := r.Usage; peak == nil || peak.PidsPeak != nil && *peak.PidsPeak > 128 {
+		c.t.Errorf("the peak of processes: %+v", peak)
+	}
+}

@@ -1,0 +1,121 @@
+// Package layout checks the shape of the code: imports point one way, and the
+// runtime, whose start-up every container pays for, stays light.
+package layout
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/agentbox/agentbox/"
+
+// order lists the packages from the bottom up. A package imports only packages
+// above it in this list.
+var order = []string{
+	"pkg/limits",
+	"pkg/engine",
+	"pkg/ocicli",
+	"pkg/verdict",
+	"pkg/cgroup",
+	"pkg/host",
+	"pkg/spec",
+	"pkg/config",
+	"pkg/result",
+	"pkg/readback",
+	"pkg/state",
+	"pkg/harvest",
+	"cmd/agentbox-runtime",
+	"cmd/agentbox",
+}
+
+// heavy are module paths whose start-up cost the runtime must not have.
+var heavy = []string{
+	"github.com/containerd/",
+	"github.com/opencontainers/",
+	"github.com/spf13/",
+	"github.com/urfave/",
+	"google.golang.org/",
+	"k8s.io/",
+}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"cmd/...", module+"pkg/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []goPackage
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	for _, p := range list(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if strings.HasSuffix(name, "test") {
+			continue // support for tests, linked into no program
+		}
+		rank := slices.Index(order, name)
+		if rank < 0 {
+			t.Errorf("%s has no place in the order of packages: give it one", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			other, ours := strings.CutPrefix(imported, module)
+			if ours && slices.Index(order, other) >= rank {
+				t.Errorf("%s imports %s, which is above it", name, other)
+			}
+		}
+	}
+}
+
+func TestTheRuntimeStaysLight(t *testing.T) {
+	for _, p := range list(t) {
+		if p.ImportPath != module+"cmd/agentbox-runtime" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			for _, prefix := range heavy {
+				if strings.HasPrefix(dep, prefix) {
+					t.Errorf("agentbox-runtime links %s", dep)
+				}
+			}
+		}
+		return
+	}
+	t.Fatal("cmd/agentbox-runtime is not in the list")
+}
+
+func TestLimitsUsesTheStandardLibraryOnly(t *testing.T) {
+	for _, p := range list(t) {
+		if p.ImportPath != module+"pkg/limits" {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if first, _, _ := strings.Cut(dep, "/"); strings.Contains(first, ".") {
+				t.Errorf("pkg/limits links %s", dep)
+			}
+		}
+		return
+	}
+	t.Fatal("pkg/limits is not in the list")
+}

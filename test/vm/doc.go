@@ -1,0 +1,73 @@
+// Command vm runs tests on a real cgroup v2 kernel with Docker, containerd, runc
+// and crun, on a machine that may have none of them: a container, a host with
+// cgroup v1, a virtual machine without nested virtualisation.
+//
+//	go run ./test/vm run -payload bin -payload /tmp/e2e.test -- ./e2e.test -test.v
+//	go run ./test/vm shell
+//	go run ./test/vm help
+//
+// It needs linux/amd64, Debian or a relative of it, and root. Programs that are
+// missing on the host are installed with apt-get, which is said in one line.
+//
+// # What happens in a run
+//
+// The harness finds or builds the image, packs the payload and the guest's
+// scripts into a tar, and starts an engine with raw disks: the root disk, which
+// is never written to, the tar, an empty disk for /data, one for swap, and, with
+// -out, one for the way back. The first program of the guest unpacks the tar at
+// / and hands over to the real init, which came with it. Init mounts, delegates
+// every cgroup controller, turns swap on, formats /data, starts the daemons, runs
+// the command, and powers off.
+//
+// The console is the only channel back. Lines for the harness begin with a random
+// token that no command can know by accident; everything else is the command's
+// output and is passed on as it comes. A guest that ends in any other way than
+// with the exit line is an error, never a success.
+//
+// # Layout
+//
+//	main.go, flags.go, help.txt   commands and flags
+//	boot.go, session.go           one guest: its disks, its console, its end
+//	terminal.go                   the user's terminal during a shell
+//	internal/aptsource            the host's apt sources, for the mirror
+//	internal/image                building and caching what is booted
+//	internal/newc                 the initramfs format
+//	internal/engine               user-mode Linux and QEMU
+//	internal/guest                scripts that run inside; start with scripts/init
+//	internal/payload              the tar into the guest and the one back
+//	internal/console              splitting output from control lines
+//	internal/host                 packages, facts, scratch folders, progress
+//
+// # Cache
+//
+// Images lie in $AGENTBOX_VM_CACHE, else in agentbox/vm below the user's cache
+// folder, in a folder named by a hash of the suite, the package list and the
+// source of internal/image. A changed hash builds a new image and removes old
+// ones that are not in use. Only boot and initramfs of the guest's scripts are
+// part of the image; the others travel with every payload, so they can be changed
+// without a new image. The folder may be deleted at any time.
+//
+// # Engines
+//
+// User-mode Linux is a kernel compiled as a program: no emulation, a boot of
+// about two seconds. It has one CPU, and neither cpuset, PSI, io.weight, hugetlb
+// nor nftables. It is no security boundary: run only our own tests in it.
+//
+// QEMU has all of that and two CPUs. It uses KVM if a guest really boots with it,
+// which is tried once per boot of the host; otherwise every instruction is
+// emulated, and Go programs as large as dockerd take seconds to start. Give tests
+// there ten times the usual time, and do not run it beside a compilation.
+//
+// # Pitfalls
+//
+//   - The guest has no network beyond its loopback, and Docker has no bridge: use
+//     --network none or host.
+//   - User-mode Linux always exits with 0, so its exit code means nothing.
+//   - Memory speed measured in user-mode Linux is meaningless: page faults are slow.
+//   - dockerd in the root cgroup finds no swap limit and drops it without a word;
+//     hence the cgroups of their own for the daemons.
+//   - Once the command runs, kernel messages are in dmesg only; a panic still
+//     shows.
+//   - Scratch folders are /dev/shm/abvm-* or /tmp/abvm-*. They go away with the
+//     run; one whose harness was killed with SIGKILL goes with the next run.
+package main

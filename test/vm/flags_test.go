@@ -1,0 +1,102 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentbox/agentbox/test/vm/internal/payload"
+)
+
+func TestParse(t *testing.T) {
+	tests := []struct {
+		name    string
+		command string
+		line    string
+		want    options
+		problem string // part of the message, empty if there is none
+	}{
+		{name: "image", command: "image", want: options{memoryMiB: 3072}},
+		{name: "image with mirror", command: "image", line: "-mirror http://m.test/debian", want: options{memoryMiB: 3072, mirror: "http://m.test/debian"}},
+		{
+			name: "run with everything", command: "run",
+			line: "-engine qemu -timeout 5m -cpus 4 -mem 2G -env A=b=c -env B= -payload x:bin/y -payload /z -out o -no-docker -data-fs xfs -v -- ls -l",
+			want: options{
+				engine: "qemu", timeout: 5 * time.Minute, cpus: 4, memoryMiB: 2048, dataFS: "xfs", out: "o", noDocker: true, verbose: true,
+				environment: []string{"A=b=c", "B="}, payload: []payload.Item{{Source: "x", Name: "bin/y"}, {Source: "/z", Name: "z"}},
+				command: []string{"ls", "-l"},
+			},
+		},
+		{name: "run by default", command: "run", line: "true", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", command: []string{"true"}}},
+		{name: "shell", command: "shell", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4"}},
+		{name: "run without command", command: "run", problem: "needs a command"},
+		{name: "shell with command", command: "shell", line: "ls", problem: "takes no arguments"},
+		{name: "shell knows no timeout", command: "shell", line: "-timeout 1s", problem: "not defined"},
+		{name: "unknown engine", command: "run", line: "-engine xen true", problem: "unknown engine"},
+		{name: "bad environment", command: "run", line: "-env 1A=b true", problem: "KEY=VALUE"},
+		{name: "bad payload", command: "run", line: "-payload x:../y true", problem: "below /payload"},
+		{name: "little memory", command: "run", line: "-mem 100M true", problem: "at least 512M"},
+		{name: "bad memory", command: "run", line: "-mem lots true", problem: "memory size"},
+		{name: "bad file system", command: "run", line: "-data-fs vfat true", problem: "ext4 or xfs"},
+		{name: "negative timeout", command: "run", line: "-timeout -1s true", problem: "negative"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parse(tt.command, strings.Fields(tt.line))
+			if tt.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.problem) {
+					t.Fatalf("parse = %v, want a message with %q", err, tt.problem)
+				}
+				return
+			}
+			// Sprint, since an empty and a nil list are the same here.
+			if err != nil || fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Fatalf("parse = %+v, %v; want %+v", got, err, tt.want)
+			}
+		})
+	}
+	if _, err := parse("run", []string{"-help"}); !errors.Is(err, flag.ErrHelp) {
+		t.Errorf("-help gives %v", err)
+	}
+}
+
+func TestParseMiB(t *testing.T) {
+	tests := []struct {
+		text string
+		want int
+	}{
+		{"1024", 1024},
+		{"1024M", 1024},
+		{"3G", 3072},
+		{"3g", 3072},
+		{"3GiB", 3072},
+		{"512MB", 512},
+		{"", -1},
+		{"G", -1},
+		{"-1G", -1},
+		{"1.5G", -1},
+		{"99999999999999G", -1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.text, func(t *testing.T) {
+			got, err := parseMiB(tt.text)
+			if err != nil {
+				got = -1
+			}
+			if got != tt.want {
+				t.Fatalf("parseMiB = %d, %v; want %d", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestHelpNamesEveryFlag(t *testing.T) {
+	for _, name := range []string{"-engine", "-timeout", "-cpus", "-mem", "-env", "-payload", "-out", "-no-docker", "-data-fs", "-mirror", "-v"} {
+		if !strings.Contains(help, "\n  "+name+" ") {
+			t.Errorf("the help text does not explain %s", name)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+// Package guest holds what runs inside the guest: the scripts, and the two files
+// that tell them what this run is about.
+package guest
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/agentbox/agentbox/test/vm/internal/payload"
+)
+
+//go:embed scripts
+var scripts embed.FS
+
+// Library is the guest's folder for scripts and root file systems, without
+// leading slash.
+const Library = "usr/lib/agentbox-vm"
+
+// Script returns an embedded script by name.
+func Script(name string) []byte {
+	content, err := scripts.ReadFile("scripts/" + name)
+	if err != nil {
+		// Only a mistyped name in this program leads here.
+		panic(err)
+	}
+	return content
+}
+
+// Run describes one boot to the guest's init.
+type Run struct {
+	Docker      bool     // start containerd and dockerd
+	DataFS      string   // "ext4" or "xfs"
+	Shell       bool     // an interactive shell instead of Command
+	Command     []string // program and arguments
+	Environment []string // "KEY=VALUE"
+	Terminal    string   // TERM of the host, for Shell
+	Rows        int      // size of the host's terminal, for Shell
+	Columns     int
+}
+
+// Files returns the scripts and settings that go into the payload.
+func (r Run) Files() []payload.File {
+	files := []payload.File{
+		{Name: "etc/agentbox-vm/settings", Permissions: 0o644, Content: r.settings()},
+		{Name: "etc/agentbox-vm/command", Permissions: 0o755, Content: r.command()},
+	}
+	for _, name := range []string{"init", "docker-up", "docker-down", "import"} {
+		files = append(files, payload.File{Name: Library + "/" + name, Permissions: 0o755, Content: Script(name)})
+	}
+	return files
+}
+
+func (r Run) settings() []byte {
+	var text strings.Builder
+	number := func(on bool) int {
+		if on {
+			return 1
+		}
+		return 0
+	}
+	fmt.Fprintf(&text, "DOCKER=%d\nDATA_FS=%s\nSHELL_MODE=%d\n", number(r.Docker), Quote(r.DataFS), number(r.Shell))
+	fmt.Fprintf(&text, "HOST_TERM=%s\nROWS=%d\nCOLUMNS=%d\n", Quote(r.Terminal), r.Rows, r.Columns)
+	return []byte(text.String())
+}
+
+// command is the script that becomes the user's program.
+func (r Run) command() []byte {
+	var text strings.Builder
+	text.WriteString("#!/bin/sh\n")
+	for _, pair := range r.Environment {
+		key, value, _ := strings.Cut(pair, "=")
+		fmt.Fprintf(&text, "export %s=%s\n", key, Quote(value))
+	}
+	text.WriteString("cd /payload || exit 125\n")
+	if len(r.Command) > 0 {
+		text.WriteString("exec")
+		for _, word := range r.Command {
+			text.WriteString(" " + Quote(word))
+		}
+		text.WriteString("\n")
+	}
+	return []byte(text.String())
+}
+
+// Quote makes one shell word of any text.
+func Quote(word string) string {
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

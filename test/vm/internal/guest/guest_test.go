@@ -1,0 +1,55 @@
+package guest
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestQuote(t *testing.T) {
+	tests := []string{"", "plain", "two words", "it's", `"$HOME" \ ` + "`x`", "line\nline", "-n", "'''"}
+	for _, word := range tests {
+		t.Run(word, func(t *testing.T) {
+			output, err := exec.Command("sh", "-c", "printf %s "+Quote(word)).Output()
+			if err != nil || string(output) != word {
+				t.Fatalf("the shell reads %s as %q, %v", Quote(word), output, err)
+			}
+		})
+	}
+}
+
+func TestFiles(t *testing.T) {
+	run := Run{Docker: true, DataFS: "ext4", Command: []string{"echo", "it's"}, Environment: []string{"A=b c", "EMPTY="}}
+	tests := []struct {
+		file string
+		want string
+	}{
+		{"etc/agentbox-vm/settings", "DOCKER=1\nDATA_FS='ext4'\nSHELL_MODE=0\n"},
+		{"etc/agentbox-vm/command", "export A='b c'\nexport EMPTY=''\ncd /payload || exit 125\nexec 'echo' 'it'\\''s'\n"},
+		{"usr/lib/agentbox-vm/init", "#!/bin/sh\n"},
+		{"usr/lib/agentbox-vm/docker-up", "#!/bin/sh\n"},
+	}
+	contents := map[string]string{}
+	for _, file := range run.Files() {
+		contents[file.Name] = string(file.Content)
+	}
+	for _, tt := range tests {
+		t.Run(tt.file, func(t *testing.T) {
+			if !strings.Contains(contents[tt.file], tt.want) {
+				t.Fatalf("%s is\n%s\nwithout\n%s", tt.file, contents[tt.file], tt.want)
+			}
+		})
+	}
+}
+
+func TestScriptsParse(t *testing.T) {
+	for _, name := range []string{"boot", "init", "initramfs", "docker-up", "docker-down", "import"} {
+		t.Run(name, func(t *testing.T) {
+			check := exec.Command("sh", "-n")
+			check.Stdin = strings.NewReader(string(Script(name)))
+			if output, err := check.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, output)
+			}
+		})
+	}
+}
