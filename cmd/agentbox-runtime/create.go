@@ -25,9 +25,9 @@ import (
 // behind when a step before that fails.
 func (inv *invocation) create() error {
 	if _, err := os.Lstat(filepath.Join(inv.root, inv.cmd.ID)); err == nil {
-		// The id is taken. The low-level runtime says so in its own words; the
-		// container that has it keeps its state.
-		return inv.passThrough()
+		// Handing this on for the low-level runtime to refuse would start a
+		// container without limits when the other one is deleted in between.
+		return fmt.Errorf("a container with the id %s is there already, in %s: delete it first, or use another id", inv.cmd.ID, inv.root)
 	}
 	cfg, err := inv.loadConfig()
 	if err != nil {

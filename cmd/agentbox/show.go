@@ -26,11 +26,15 @@ func (p *printer) line(text string) { p.WriteString(text + "\n") }
 
 // table writes rows of cells in columns, indented.
 func (p *printer) table(rows [][]string) {
-	w := tabwriter.NewWriter(&p.Builder, 0, 0, 2, ' ', 0)
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(w, "  "+strings.Join(row, "\t"))
 	}
 	_ = w.Flush() // a Builder does not fail
+	for text := range strings.Lines(b.String()) {
+		p.line(strings.TrimRight(text, " \n")) // an empty last cell leaves blanks
+	}
 }
 
 // section writes a heading and a table, or nothing when there are no rows.
@@ -74,7 +78,7 @@ func (p *printer) summary(r *result.Result) [][]string {
 	add("retry", retryWords(r))
 	add("exit", exitWords(r))
 	add("created", p.when(&r.CreatedAt))
-	if r.FinishedAt != nil {
+	if r.FinishedAt != nil && r.Status != verdict.Refused {
 		add("ended", fmt.Sprintf("%s, after %s", p.when(r.FinishedAt), shortDuration(r.FinishedAt.Sub(r.CreatedAt))))
 	}
 	add("settings", settingsWords(r))

@@ -24,17 +24,18 @@ func parseCount(text []byte) (int64, error) {
 	if len(text) == 0 {
 		return 0, errors.New("not a number: empty")
 	}
-	var n uint64
+	var n int64
 	for _, c := range text {
 		if c < '0' || c > '9' {
 			return 0, fmt.Errorf("not a number: %q", text)
 		}
-		n = n*10 + uint64(c-'0')
-		if n > math.MaxInt64 {
+		digit := int64(c - '0')
+		if n > (math.MaxInt64-digit)/10 {
 			return 0, fmt.Errorf("number out of range: %q", text)
 		}
+		n = n*10 + digit
 	}
-	return int64(n), nil
+	return n, nil
 }
 
 // parseMax reads a limit: a number, or "max" for none.

@@ -107,7 +107,7 @@ func (k Key) Info() (KeyInfo, bool) {
 type Value struct {
 	None bool  `json:"none,omitempty"` // "none": no limit
 	N    int64 `json:"n"`
-	Soft int64 `json:"soft,omitempty"` // Files only; with None, a soft number below an unlimited hard one
+	Soft int64 `json:"soft,omitempty"` // Files, and rlimits that were read back (-1: none); with None, a soft number below an unlimited hard one
 }
 
 // Limit returns a value that limits to n.

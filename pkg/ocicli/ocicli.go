@@ -44,9 +44,8 @@ type Command struct {
 	Help bool
 
 	// Root, Log and LogFormat are the low-level runtime's flags of the same
-	// names, "" when not given. They are also set as far as they were read
-	// when Parse fails, so that the failure can be logged where the caller
-	// looks. (Up to 1.20, crun takes --rootless for another --root.)
+	// names, "" when not given. (Up to 1.20, crun takes --rootless for another
+	// --root.)
 	Root, Log, LogFormat string
 
 	// SystemdCgroup is runc's and crun's --systemd-cgroup, and crun's
@@ -59,7 +58,8 @@ type Command struct {
 	// none was given, when the one given is not valid, when a flag of the verb
 	// could not be read, and when it is a pattern (crun delete --regex).
 	// After a create, run or restore that neither failed nor is Help it is
-	// never "".
+	// never "". An update without one may still change limits: whoever clamps
+	// them should refuse it.
 	ID string
 
 	// Bundle is --bundle, "" meaning the current folder.

@@ -233,9 +233,18 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestErrorKeepsWhereToLog(t *testing.T) {
-	c, err := Parse(argv("--log /l --log-format json create --frob c1"))
-	if err == nil || c.Log != "/l" || c.LogFormat != "json" {
-		t.Errorf("got %+v, %v", c, err)
+	for _, line := range []string{
+		"--log L --log-format json create --frob c1",
+		"--frob --log L --log-format json create c1",
+		"--frob x --log L --log-format json create --log M",
+		"--agentbox-x --log L --log-format json list",
+		"--agentbox-x F --log L --log-format json create --log M c1",
+		"--agentbox-config= --log L --log-format json create c1",
+	} {
+		c, err := Parse(argv(line))
+		if err == nil || c.Log != "L" || c.LogFormat != "json" {
+			t.Errorf("Parse(%q) = %+v, %v", line, c, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package ocicli
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"strconv"
@@ -35,7 +36,8 @@ func (e *Error) Error() string {
 // flags that it adds itself. Behind the verb, and behind "--", they are none.
 //
 // The error is an [*Error]. The Command is never nil; with an error only the
-// global flags in it mean anything. Of other verbs than create, run and
+// fields of the global flags mean anything, so that the error can be logged
+// where the caller looks. Of other verbs than create, run and
 // restore nothing is refused: what cannot be read is left to the low-level
 // runtime, which certainly knows better.
 func Parse(args []string) (*Command, error) {
@@ -61,71 +63,72 @@ func Parse(args []string) (*Command, error) {
 type parser struct {
 	*Command
 	unknown string // the first global flag that could not be read
-	id      string // the first operand behind the verb
-	first   int    // its index there, -1 without one
-	count   int    // the number of operands
+	count   int    // the number of operands behind the verb
+	id      string // the first of them
+	first   int    // its index behind the verb
 
 	help, version, usage bool // what Help is made of
 }
 
 // globals reads what stands in front of the verb into Args and the fields, and
-// returns the rest.
+// returns the rest. It goes on behind a mistake, up to the verb that is
+// refused, because --log says where to report it.
 func (p *parser) globals(args []string) (rest []string, err error) {
 	for len(args) > 0 {
 		token := args[0]
-		own, err := p.ownOption(args)
-		if err != nil {
-			return nil, err
-		}
-		if own > 0 {
-			args = args[own:]
+		if name, _, _, _ := split(token); strings.HasPrefix(name, "agentbox-") {
+			tokens, mistake := p.ownOption(args)
+			err = cmp.Or(err, mistake)
+			args = args[tokens:]
 			continue
 		}
 		if token == "--" {
 			p.Args = append(p.Args, token)
-			return args[1:], nil
+			return args[1:], err
 		}
-		if !looksLikeFlag(token) {
-			return args, nil
+		if !looksLikeFlag(token) && (err == nil || creates(token)) {
+			return args, err
 		}
 		tokens, problem := globalFlags.read(args, p.setGlobal)
 		if problem != "" && p.unknown == "" {
 			p.unknown = token
-			if i := slices.IndexFunc(args[1:], creates); i >= 0 {
-				return nil, &Error{Token: token, Reason: problem + ", so nothing says what the " + args[1+i] +
-					" behind it would start: leave it out, or spell it as in the help of the low-level runtime"}
-			}
+			err = cmp.Or(err, createsUnknown(problem, args))
 		}
 		p.Args = append(p.Args, args[:tokens]...)
 		args = args[tokens:]
 	}
-	return nil, nil
+	return nil, err
 }
 
-// ownOption reads one of our own options at the beginning of args and returns
-// how many arguments it took, 0 when there is none.
+// createsUnknown returns an error if a create, run or restore stands somewhere
+// behind the flag at the beginning of args, which could not be read.
+func createsUnknown(problem string, args []string) error {
+	i := slices.IndexFunc(args, creates)
+	if i < 0 {
+		return nil
+	}
+	return &Error{Token: args[0], Reason: problem + ", so nothing says what the " + args[i] +
+		" behind it would start: leave it out, or spell it as in the help of the low-level runtime"}
+}
+
+// ownOption reads the option of ours at the beginning of args and returns how
+// many arguments it took.
 func (p *parser) ownOption(args []string) (tokens int, err error) {
 	name, value, hasValue, _ := split(args[0])
-	if !strings.HasPrefix(name, "agentbox-") {
-		return 0, nil
-	}
-	var field *string
-	switch name {
-	case "agentbox-config":
-		field = &p.Config
-	case "agentbox-state":
-		field = &p.State
-	default:
-		return 0, &Error{Token: args[0], Reason: "is no option of agentbox: there are --agentbox-config FILE and --agentbox-state DIR"}
-	}
 	tokens = 1
 	if !hasValue && len(args) > 1 {
 		tokens, value = 2, args[1]
 	}
-	if value == "" {
-		return 0, &Error{Token: args[0], Reason: "needs a value: give the path behind it"}
+	switch {
+	case name != "agentbox-config" && name != "agentbox-state":
+		return 1, &Error{Token: args[0], Reason: "is no option of agentbox: there are --agentbox-config FILE and --agentbox-state DIR"}
+	case value == "":
+		return tokens, &Error{Token: args[0], Reason: "needs a value: give the path behind it"}
+	case name == "agentbox-config":
+		p.Config = value
+	default:
+		p.State = value
 	}
-	*field = value
 	return tokens, nil
 }
 

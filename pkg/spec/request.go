@@ -82,7 +82,7 @@ func (d *Document) readMemory(req *limits.Request) error {
 		// for: what it gives to memory is then all there is.
 		tighten(req.Spec, limits.KeyMemory, limits.Limit(swap))
 		tighten(req.Spec, limits.KeySwap, limits.Limit(0))
-	case swap < 0 || swap >= maxMem:
+	case swap < 0 || swap >= maxMem && limit < maxMem:
 		tighten(req.Spec, limits.KeySwap, limits.NoLimit())
 	case swap >= limit:
 		tighten(req.Spec, limits.KeySwap, limits.Limit(swap-limit))

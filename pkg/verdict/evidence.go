@@ -11,7 +11,9 @@ type Evidence struct {
 	Memory     *MemoryEvents `json:"memory_events_local,omitempty"`
 	MemoryTree *MemoryEvents `json:"memory_events,omitempty"`
 
-	// PidsMax counts the forks that pids.max refused (pids.events).
+	// PidsMax counts the forks that the sandbox's pids.max refused:
+	// pids.events.local since Linux 6.11, before that and on v1 pids.events of
+	// the cgroups in which the forks were tried.
 	PidsMax *int64 `json:"pids_max,omitempty"`
 
 	// Throttled counts the periods in which cpu.max held the sandbox back
@@ -26,7 +28,9 @@ type Evidence struct {
 // cgroup v1.
 type MemoryEvents struct {
 	// OOM counts how often a limit of this cgroup could not be met. Only the
-	// owner of the limit has it. On v1: memory.failcnt when OOMKill is not 0.
+	// owner of the limit has it. On v1, which has no such counter, and only
+	// when OOMKill is not 0: the sum of memory.failcnt and
+	// memory.memsw.failcnt, or 1 when the peak reached the limit.
 	OOM int64 `json:"oom"`
 	// OOMKill counts killed processes that lived here. It over-counts: a flag,
 	// not a number.

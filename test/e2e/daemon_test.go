@@ -93,7 +93,11 @@ var shared struct {
 func newDocker(t *testing.T, wanted ...feature) *Docker {
 	t.Helper()
 	need(t, append([]feature{docker, runc}, wanted...)...)
-	shared.once.Do(func() { shared.engine, shared.err = startEngine() })
+	shared.once.Do(func() {
+		if shared.engine, shared.err = startEngine(); shared.err == nil {
+			atEnd(shared.stop)
+		}
+	})
 	if shared.err != nil {
 		t.Fatalf("start containerd and dockerd: %v", shared.err)
 	}
@@ -317,15 +321,8 @@ func hostLayout(w *tar.Writer) error {
 	return nil
 }
 
-// stopDocker ends the daemons, if a test started them, and removes everything
-// that they made. What cannot be removed is found by leftovers.
-func stopDocker() error {
-	if shared.engine == nil {
-		return nil
-	}
-	return shared.stop()
-}
-
+// stop ends the daemons and removes everything that they made. What cannot be
+// removed is found by leftovers.
 func (e *engine) stop() error {
 	var problems []error
 	if e.client != "" {
@@ -336,7 +333,7 @@ func (e *engine) stop() error {
 	}
 	problems = append(problems, e.docker.stop(), e.containerd.stop())
 	if refs, err := (state.Store{Dir: e.state()}).List(); err != nil || len(refs) > 0 {
-		problems = append(problems, fmt.Errorf("states are left: %v %w", refs, err))
+		problems = append(problems, fmt.Errorf("states are left: %v, %v", refs, err))
 	}
 	e.unmount()
 	e.removeCgroups()

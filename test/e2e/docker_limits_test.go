@@ -129,7 +129,7 @@ func TestDockerShowsWhyAContainerIsRefused(t *testing.T) {
 		{"a configuration that is wrong", "agentbox-bad", "", nil, []string{"agentbox-bad.toml:2", "memroy is not a known key"}},
 		{"a low-level runtime that is not there", "agentbox-missing", "", nil, []string{"/nonexistent/runc", "is not there"}},
 		{"strict, and this host cannot", "agentbox-demanding", "", nil, []string{"strict mode", "disk"}},
-		{"too little memory", "agentbox", "--memory-reservation 1m --pids-limit 2", nil, []string{"pids 2", "at least 8"}},
+		{"too few processes", "agentbox", "--pids-limit 2", nil, []string{"pids 2", "at least 8"}},
 		{"an annotation with a typing error", "agentbox", "--annotation agentbox.dev/memroy=1g", []feature{annotations}, []string{"agentbox.dev/memroy", "did you mean agentbox.dev/memory"}},
 		{"an annotation with a wrong value", "agentbox", "--annotation agentbox.dev/memory=2gg", []feature{annotations}, []string{"agentbox.dev/memory", "2gg"}},
 		{"a profile that is not there", "agentbox", "--annotation agentbox.dev/profile=huge", []feature{annotations}, []string{`profile "huge"`, "small"}},

@@ -245,6 +245,8 @@ func intFromEnv(name string, fallback int) int {
 	return n
 }
 
+func itoa(n int) string { return strconv.Itoa(n) }
+
 // scaled is a time limit for this machine.
 func scaled(d time.Duration) time.Duration { return d * time.Duration(*slowFlag) }
 

@@ -100,17 +100,20 @@ func setUp() error {
 	return checkPromises()
 }
 
-var sharedThings []func()
+var sharedThings []func() error
 
 // atEnd stops something that several tests share, when all tests are over.
-func atEnd(stop func()) { sharedThings = append(sharedThings, stop) }
+func atEnd(stop func() error) { sharedThings = append(sharedThings, stop) }
 
 // tearDown removes what is common to all tests, says what was skipped, and
 // reports whether nothing is left and enough tests ran.
 func tearDown() bool {
 	good := true
 	for _, stop := range sharedThings {
-		stop()
+		if err := stop(); err != nil {
+			good = false
+			fmt.Println("FAIL:", err)
+		}
 	}
 	removeCgroupParent()
 	if left := leftovers(); len(left) > 0 {

@@ -41,7 +41,7 @@ func mainWithCode(arguments []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return code
 	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "vm: interrupted; the guest is stopped and nothing is left behind")
+		fmt.Fprintf(stderr, "vm: interrupted (%v)\n", err)
 		return exitInterrupted
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "vm: %v; \"go run ./test/vm help\" explains the flags\n", err)

@@ -53,7 +53,9 @@ func (q *qemu) Prepare(ctx context.Context, progress *host.Progress, image *imag
 
 func (q *qemu) Command(machine Machine) (Command, error) {
 	arguments := q.base(machine.Image, machine.CPUs, machine.MemoryMiB)
-	arguments = append(arguments, "-drive", "if=virtio,format=raw,cache=unsafe,snapshot=on,file="+escapeComma(machine.Image.Base()))
+	// Nobody writes to the root disk, so guests of both engines may share it; QEMU's
+	// lock would keep user-mode Linux out and the other way round.
+	arguments = append(arguments, "-drive", "if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file="+escapeComma(machine.Image.Base()))
 	for _, disk := range machine.Disks {
 		drive := "if=virtio,format=raw,cache=unsafe,discard=unmap,file=" + escapeComma(disk.Path)
 		if disk.ReadOnly {

@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Everything that docker does to a container, with the words of the container
+// left open. Each is done under runc and under agentbox, and both have to answer
+// the same.
+var dockerVerbs = [][]string{
+	{"inspect", "--format", "{{.State.Status}} {{.State.OOMKilled}} {{.HostConfig.Memory}}", "NAME"},
+	{"exec", "NAME", "echo", "hello"},
+	{"exec", "--env", "X=y", "--workdir", "/tmp", "--user", "1000:1000", "NAME", "sh", "-c", "echo $X $WHO; pwd; id -u; echo oops >&2; exit 3"},
+	{"exec", "NAME", "no-such-program"},
+	{"exec", "--tty", "NAME", "sh", "-c", "tty; test -t 1"},
+	{"top", "NAME", "-eo", "pid,args"},
+	{"stats", "--no-stream", "--format", "{{.Name}} {{.PIDs}}", "NAME"},
+	{"cp", "FILE", "NAME:/tmp/copied"},
+	{"exec", "NAME", "cat", "/tmp/copied"},
+	{"cp", "NAME:/tmp/copied", "-"},
+	{"diff", "NAME"},
+	{"pause", "NAME"},
+	{"inspect", "--format", "{{.State.Status}}", "NAME"},
+	{"exec", "NAME", "true"},
+	{"unpause", "NAME"},
+	{"update", "--cpus", "0.25", "NAME"},
+	{"LIMITS"},
+	{"update", "--restart", "no", "NAME"}, // sends resources that are all zero
+	{"LIMITS"},
+	{"kill", "--signal", "USR1", "NAME"},
+	{"AWAIT", "user signal"},
+	{"stop", "--time", "10", "NAME"},
+	{"wait", "NAME"},
+	{"logs", "NAME"},
+	{"exec", "NAME", "true"},
+	{"start", "NAME"},
+	{"restart", "--time", "10", "NAME"},
+	{"exec", "NAME", "cat", "/tmp/copied"},
+	{"kill", "NAME"},
+	{"wait", "NAME"},
+	{"inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", "NAME"},
+	{"create", "--runtime", "RUNTIME", "--cpu-quota", "500", "busybox"}, // refused by Docker itself
+	{"rename", "NAME", "NAME-renamed"},
+	{"rm", "NAME-renamed"},
+	{"inspect", "NAME-renamed"},
+}
+
+func TestDockerVerbsAnswerAsWithRunc(t *testing.T) {
+	newDocker(t)
+	transcript := func(runtimeName string) (answers []string) {
+		t.Run(runtimeName, func(t *testing.T) {
+			// The limits are those that agentbox would choose too.
+			c := newDocker(t).detached(runtimeName, "-m 64m --memory-swap 64m --cpus 0.5 --pids-limit 100 --env WHO=me",
+				`trap 'echo stopped; exit 143' TERM; trap 'echo user signal' USR1; echo started; while :; do sleep 1000 & wait; done`)
+			for _, verb := range dockerVerbs {
+				answers = append(answers, c.answer(runtimeName, verb))
+			}
+		})
+		return answers
+	}
+	want, got := transcript("runc"), transcript("agentbox")
+	if len(got) != len(want) {
+		t.Fatalf("%d answers under agentbox, %d under runc", len(got), len(want))
+	}
+	for i, verb := range dockerVerbs {
+		if got[i] != want[i] {
+			t.Errorf("docker %q\nwith runc: %s\nwith agentbox: %s", verb, want[i], got[i])
+		}
+	}
+}
+
+// answer does one of dockerVerbs, and takes out of the answer what differs from
+// container to container.
+func (c *DockerContainer) answer(runtimeName string, verb []string) string {
+	c.t.Helper()
+	switch verb[0] {
+	case "LIMITS":
+		l := c.Cgroup.limits()
+		l.GroupKill = false // runc leaves it off
+		return fmt.Sprintf("%+v", l)
+	case "AWAIT":
+		eventually(c.t, 20*time.Second, func() string {
+			if logs := c.do("logs", c.Name); !strings.Contains(logs, verb[1]) {
+				return fmt.Sprintf("the log of the container has no %q: %s", verb[1], logs)
+			}
+			return ""
+		})
+		return ""
+	}
+	hide := []string{c.ID, "ID", c.Name, "NAME"}
+	for _, pid := range c.processes() {
+		hide = append(hide, strconv.Itoa(pid), "PID")
+	}
+	args := make([]string, 0, len(verb))
+	fill := strings.NewReplacer("NAME", c.Name, "RUNTIME", runtimeName, "FILE", filepath.Join(rootfs, "bin/sh"))
+	for _, word := range verb {
+		args = append(args, fill.Replace(word))
+	}
+	return strings.NewReplacer(hide...).Replace(c.run(args...).String())
+}
+
+// The terminal of a container is the user's, its size included.
+func TestDockerAttachToATerminal(t *testing.T) {
+	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; exit 5`)
+	user, terminal := openTerminal(t)
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 100}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := c.cli("attach", c.Name)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	attached := launch(t, cmd)
+	eventually(t, 20*time.Second, func() string {
+		if got := c.about("{{.State.Running}}"); got != "true" || attached.over() {
+			t.Fatalf("the container ended before it was asked for anything")
+		}
+		if got := c.exec("stty -F /dev/console size 2>/dev/null || stty -F /proc/1/fd/0 size"); !strings.Contains(got.Stdout, "40 100") {
+			return fmt.Sprintf("the terminal has the size %v", got)
+		}
+		return ""
+	})
+	if _, err := user.WriteString("hello\r"); err != nil {
+		t.Fatal(err)
+	}
+	if out := attached.wait(20 * time.Second); out.Code != 5 {
+		t.Errorf("docker attach ended with %d, want 5", out.Code)
+	}
+	seen := make([]byte, 4096)
+	n, err := user.Read(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(seen[:n]); !strings.Contains(got, "40 100\r\n") || !strings.Contains(got, "got hello\r\n") {
+		t.Errorf("the user saw %q", got)
+	}
+}
+
+// openTerminal returns both ends of a new terminal (pty(7)).
+func openTerminal(t *testing.T) (user, terminal *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = user.Close() })
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = terminal.Close() })
+	return user, terminal
+}
