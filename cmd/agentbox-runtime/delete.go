@@ -16,6 +16,7 @@ func (inv *invocation) delete() error {
 	defer inv.sweep()
 	st, err := inv.states.Load(inv.root, inv.cmd.ID)
 	if errors.Is(err, fs.ErrNotExist) {
+		inv.sweep() // passThrough does not come back
 		return inv.passThrough()
 	}
 	if err != nil {

@@ -69,11 +69,14 @@ func verdictWords(r *result.Result) string {
 }
 
 func (p *printer) summary(r *result.Result) [][]string {
-	rows := [][]string{{"id", clean(r.ID)}, {"reason", clean(r.Message)}}
+	rows := [][]string{{"id", clean(r.ID)}}
 	add := func(label, text string) {
 		if text != "" {
 			rows = append(rows, []string{label, text})
 		}
+	}
+	if r.FinishedAt != nil {
+		add("reason", clean(r.Message))
 	}
 	add("retry", retryWords(r))
 	add("exit", exitWords(r))

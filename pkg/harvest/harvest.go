@@ -18,14 +18,22 @@ import (
 
 // Collect reads the evidence into the state. It does not fail: a counter that
 // cannot be read is missing from the result, and a warning says why.
+//
+// It can be called again. Evidence that has an exit is final, and what was read
+// once is better than nothing when the cgroup is gone meanwhile.
 func Collect(st *state.State) {
-	ev, usage, err := read(st)
-	ev.Exit = exitOf(st)
-	st.Evidence, st.Usage = &ev, usage
-	if err != nil {
-		warn(st, err.Error())
-	}
 	st.Name = Name(st)
+	if st.Evidence != nil && st.Evidence.Exit.Code != nil {
+		return
+	}
+	ev, usage, err := read(st)
+	if err == nil || st.Evidence == nil {
+		st.Evidence, st.Usage = &ev, usage
+		if err != nil {
+			warn(st, err.Error())
+		}
+	}
+	st.Evidence.Exit = exitOf(st)
 }
 
 // warn adds a warning once: a delete that the low-level runtime refused is
@@ -119,11 +127,8 @@ func Live(st *state.State) *result.Result {
 		st.Name = Name(st)
 		return st.Result()
 	}
-	running := isRunning(st)
-	if running || st.Evidence == nil {
-		// Evidence of a sandbox that runs is that of a delete that was refused.
-		Collect(st)
-	}
+	running := isRunning(st) // before the evidence, which else could miss the end
+	Collect(st)
 	if !running {
 		return conclude(st, time.Now())
 	}

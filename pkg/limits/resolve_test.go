@@ -139,8 +139,6 @@ type resolveCase struct {
 	refused   string // a part of the error
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func asks(k Key, v Value) Request            { return Request{Spec: Set{k: v}} }
 func annotates(k Key, v Value) Request       { return Request{Annotations: Set{k: v}} }
 func ceiling(k Key, v Value) func(*Policy)   { return func(p *Policy) { p.Ceilings[k] = v } }
@@ -198,43 +196,71 @@ func show(v *Value) string {
 
 func TestARequestReplacesTheDefaultWithinTheCeiling(t *testing.T) {
 	for _, c := range []resolveCase{
-		{name: "less than the default from the spec", req: asks(KeyMemory, Limit(64*mib)), key: KeyMemory,
-			want: Limit(64 * mib), source: SourceSpec, requested: ptr(Limit(64 * mib))},
-		{name: "more than the default from the spec", req: asks(KeyMemory, Limit(4*gib)), key: KeyMemory,
-			want: Limit(4 * gib), source: SourceSpec, requested: ptr(Limit(4 * gib))},
-		{name: "an annotation", req: annotates(KeyPids, Limit(100)), key: KeyPids,
-			want: Limit(100), source: SourceAnnotation, requested: ptr(Limit(100))},
-		{name: "above 80 % of the host's memory", req: asks(KeyMemory, Limit(9*gib)), key: KeyMemory,
-			want: Limit(8191 * mib), source: SourceCeiling, requested: ptr(Limit(9 * gib)),
-			detail: "9GiB from the spec lowered to 8191MiB", warning: "built-in ceiling"},
-		{name: "above the host's CPUs", req: annotates(KeyCPUs, Limit(64_000_000)), key: KeyCPUs,
-			want: Limit(8_000_000), source: SourceCeiling, requested: ptr(Limit(64_000_000)),
-			detail: "64 from the annotation lowered to 8", warning: "lowered"},
-		{name: "above kernel.pid_max", req: asks(KeyPids, Limit(4_000_000)), key: KeyPids,
-			want: Limit(32768), source: SourceCeiling, requested: ptr(Limit(4_000_000)),
-			detail: "lowered to 32768", warning: "lowered"},
-		{name: "above a configured ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: asks(KeyMemory, Limit(3*gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceCeiling, requested: ptr(Limit(3 * gib)),
-			detail: "the ceiling in the configuration", warning: "lowered to 1GiB"},
-		{name: "exactly the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: asks(KeyMemory, Limit(gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "a ceiling of none takes the built-in one away", policy: ceiling(KeyMemory, NoLimit()), req: asks(KeyMemory, Limit(64*gib)), key: KeyMemory,
-			want: Limit(64 * gib), source: SourceSpec, requested: ptr(Limit(64 * gib))},
-		{name: "a default above the ceiling", policy: ceiling(KeyMemory, Limit(gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceCeiling, detail: "2GiB from the default lowered to 1GiB"},
+		{
+			name: "less than the default from the spec", req: asks(KeyMemory, Limit(64*mib)), key: KeyMemory,
+			want: Limit(64 * mib), source: SourceSpec, requested: new(Limit(64 * mib)),
+		},
+		{
+			name: "more than the default from the spec", req: asks(KeyMemory, Limit(4*gib)), key: KeyMemory,
+			want: Limit(4 * gib), source: SourceSpec, requested: new(Limit(4 * gib)),
+		},
+		{
+			name: "an annotation", req: annotates(KeyPids, Limit(100)), key: KeyPids,
+			want: Limit(100), source: SourceAnnotation, requested: new(Limit(100)),
+		},
+		{
+			name: "above 80 % of the host's memory", req: asks(KeyMemory, Limit(9*gib)), key: KeyMemory,
+			want: Limit(8191 * mib), source: SourceCeiling, requested: new(Limit(9 * gib)),
+			detail: "9GiB from the spec lowered to 8191MiB", warning: "built-in ceiling",
+		},
+		{
+			name: "above the host's CPUs", req: annotates(KeyCPUs, Limit(64_000_000)), key: KeyCPUs,
+			want: Limit(8_000_000), source: SourceCeiling, requested: new(Limit(64_000_000)),
+			detail: "64 from the annotation lowered to 8", warning: "lowered",
+		},
+		{
+			name: "above kernel.pid_max", req: asks(KeyPids, Limit(4_000_000)), key: KeyPids,
+			want: Limit(32768), source: SourceCeiling, requested: new(Limit(4_000_000)),
+			detail: "lowered to 32768", warning: "lowered",
+		},
+		{
+			name: "above a configured ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: asks(KeyMemory, Limit(3*gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceCeiling, requested: new(Limit(3 * gib)),
+			detail: "the ceiling in the configuration", warning: "lowered to 1GiB",
+		},
+		{
+			name: "exactly the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: asks(KeyMemory, Limit(gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "a ceiling of none takes the built-in one away", policy: ceiling(KeyMemory, NoLimit()), req: asks(KeyMemory, Limit(64*gib)), key: KeyMemory,
+			want: Limit(64 * gib), source: SourceSpec, requested: new(Limit(64 * gib)),
+		},
+		{
+			name: "a default above the ceiling", policy: ceiling(KeyMemory, Limit(gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceCeiling, detail: "2GiB from the default lowered to 1GiB",
+		},
 		{name: "a default of none above a configured ceiling", policy: func(p *Policy) {
 			p.Defaults[KeyMemory], p.Ceilings[KeyMemory] = NoLimit(), Limit(gib)
 		}, key: KeyMemory, want: Limit(gib), source: SourceCeiling, detail: "none from the default lowered"},
-		{name: "a default of none is the policy's word against the built-in ceiling", policy: byDefault(KeyMemory, NoLimit()), key: KeyMemory,
-			want: NoLimit(), source: SourceDefault},
-		{name: "a host of unknown size has no built-in ceiling", host: func(h *Host) { h.MemoryBytes = 0 }, req: asks(KeyMemory, Limit(900*gib)), key: KeyMemory,
-			want: Limit(900 * gib), source: SourceSpec, requested: ptr(Limit(900 * gib))},
-		{name: "the ceiling bounds the soft number of open files as well", policy: ceiling(KeyOpenFiles, Value{Soft: 256, N: 4096}),
+		{
+			name: "a default of none is the policy's word against the built-in ceiling", policy: byDefault(KeyMemory, NoLimit()), key: KeyMemory,
+			want: NoLimit(), source: SourceDefault,
+		},
+		{
+			name: "a host of unknown size has no built-in ceiling", host: func(h *Host) { h.MemoryBytes = 0 }, req: asks(KeyMemory, Limit(900*gib)), key: KeyMemory,
+			want: Limit(900 * gib), source: SourceSpec, requested: new(Limit(900 * gib)),
+		},
+		{
+			name: "the ceiling bounds the soft number of open files as well", policy: ceiling(KeyOpenFiles, Value{Soft: 256, N: 4096}),
 			req: asks(KeyOpenFiles, Value{Soft: 4096, N: 4096}), key: KeyOpenFiles,
-			want: Value{Soft: 256, N: 4096}, source: SourceSpec, requested: &Value{Soft: 4096, N: 4096}, detail: "soft limit 4096"},
-		{name: "the ceiling bounds both numbers of open files", policy: ceiling(KeyOpenFiles, Value{Soft: 256, N: 4096}),
+			want: Value{Soft: 256, N: 4096}, source: SourceSpec, requested: &Value{Soft: 4096, N: 4096}, detail: "soft limit 4096",
+		},
+		{
+			name: "the ceiling bounds both numbers of open files", policy: ceiling(KeyOpenFiles, Value{Soft: 256, N: 4096}),
 			req: asks(KeyOpenFiles, Value{Soft: 8192, N: 8192}), key: KeyOpenFiles,
-			want: Value{Soft: 256, N: 4096}, source: SourceCeiling, requested: &Value{Soft: 8192, N: 8192}, detail: "lowered", warning: "lowered"},
+			want: Value{Soft: 256, N: 4096}, source: SourceCeiling, requested: &Value{Soft: 8192, N: 8192}, detail: "lowered", warning: "lowered",
+		},
 	} {
 		t.Run(c.name, c.run)
 	}
@@ -242,25 +268,39 @@ func TestARequestReplacesTheDefaultWithinTheCeiling(t *testing.T) {
 
 func TestUnlimitedInTheSpecIsNoRequestAndInAnAnnotationTheCeiling(t *testing.T) {
 	for _, c := range []resolveCase{
-		{name: "memory -1 in the spec", req: asks(KeyMemory, NoLimit()), key: KeyMemory,
-			want: Limit(2 * gib), source: SourceDefault, requested: ptr(NoLimit()),
-			detail: "no limit in the spec lowered to 2GiB", warning: "no limit in the spec"},
-		{name: "pids -1 in the spec", req: asks(KeyPids, NoLimit()), key: KeyPids,
-			want: Limit(2048), source: SourceDefault, requested: ptr(NoLimit()),
-			detail: "lowered to 2048", warning: "no limit in the spec"},
-		{name: "core dumps without limit in the spec", req: asks(KeyCoreDumps, NoLimit()), key: KeyCoreDumps,
-			want: Limit(0), source: SourceDefault, requested: ptr(NoLimit()), detail: "lowered to false", warning: "no limit"},
-		{name: "memory none in an annotation", req: annotates(KeyMemory, NoLimit()), key: KeyMemory,
-			want: Limit(8191 * mib), source: SourceCeiling, requested: ptr(NoLimit()),
-			detail: "none from the annotation lowered", warning: "lowered"},
-		{name: "memory none in an annotation below a configured ceiling", policy: ceiling(KeyMemory, Limit(3*gib)),
+		{
+			name: "memory -1 in the spec", req: asks(KeyMemory, NoLimit()), key: KeyMemory,
+			want: Limit(2 * gib), source: SourceDefault, requested: new(NoLimit()),
+			detail: "no limit in the spec lowered to 2GiB", warning: "no limit in the spec",
+		},
+		{
+			name: "pids -1 in the spec", req: asks(KeyPids, NoLimit()), key: KeyPids,
+			want: Limit(2048), source: SourceDefault, requested: new(NoLimit()),
+			detail: "lowered to 2048", warning: "no limit in the spec",
+		},
+		{
+			name: "core dumps without limit in the spec", req: asks(KeyCoreDumps, NoLimit()), key: KeyCoreDumps,
+			want: Limit(0), source: SourceDefault, requested: new(NoLimit()), detail: "lowered to false", warning: "no limit",
+		},
+		{
+			name: "memory none in an annotation", req: annotates(KeyMemory, NoLimit()), key: KeyMemory,
+			want: Limit(8191 * mib), source: SourceCeiling, requested: new(NoLimit()),
+			detail: "none from the annotation lowered", warning: "lowered",
+		},
+		{
+			name: "memory none in an annotation below a configured ceiling", policy: ceiling(KeyMemory, Limit(3*gib)),
 			req: annotates(KeyMemory, NoLimit()), key: KeyMemory,
-			want: Limit(3 * gib), source: SourceCeiling, requested: ptr(NoLimit()), detail: "lowered to 3GiB", warning: "lowered"},
-		{name: "none in an annotation where nothing is the ceiling", req: annotates(KeyFileSize, NoLimit()), key: KeyFileSize,
-			want: NoLimit(), source: SourceAnnotation, requested: ptr(NoLimit())},
-		{name: "none in an annotation in Kubernetes is the ceiling too", policy: ceiling(KeyPids, Limit(512)),
+			want: Limit(3 * gib), source: SourceCeiling, requested: new(NoLimit()), detail: "lowered to 3GiB", warning: "lowered",
+		},
+		{
+			name: "none in an annotation where nothing is the ceiling", req: annotates(KeyFileSize, NoLimit()), key: KeyFileSize,
+			want: NoLimit(), source: SourceAnnotation, requested: new(NoLimit()),
+		},
+		{
+			name: "none in an annotation in Kubernetes is the ceiling too", policy: ceiling(KeyPids, Limit(512)),
 			req: Request{Kubernetes: true, Annotations: Set{KeyPids: NoLimit()}}, key: KeyPids,
-			want: Limit(512), source: SourceCeiling, requested: ptr(NoLimit()), detail: "lowered to 512", warning: "lowered"},
+			want: Limit(512), source: SourceCeiling, requested: new(NoLimit()), detail: "lowered to 512", warning: "lowered",
+		},
 	} {
 		t.Run(c.name, c.run)
 	}
@@ -271,22 +311,38 @@ func TestOfSpecAndAnnotationTheStricterOneWins(t *testing.T) {
 		return Request{Spec: Set{k: spec}, Annotations: Set{k: annotation}}
 	}
 	for _, c := range []resolveCase{
-		{name: "the spec is stricter", req: both(KeyMemory, Limit(gib), Limit(3*gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "the annotation is stricter", req: both(KeyMemory, Limit(3*gib), Limit(gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceAnnotation, requested: ptr(Limit(gib))},
-		{name: "they agree", req: both(KeyMemory, Limit(gib), Limit(gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceAnnotation, requested: ptr(Limit(gib))},
-		{name: "the spec has no limit", req: both(KeyMemory, NoLimit(), Limit(3*gib)), key: KeyMemory,
-			want: Limit(3 * gib), source: SourceAnnotation, requested: ptr(Limit(3 * gib))},
-		{name: "the annotation says none", req: both(KeyMemory, Limit(gib), NoLimit()), key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "both are above the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: both(KeyMemory, Limit(2*gib), Limit(3*gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceCeiling, requested: ptr(Limit(2 * gib)), detail: "2GiB from the spec", warning: "lowered"},
-		{name: "a soft number below an unlimited hard one", req: asks(KeyOpenFiles, Value{None: true, Soft: 1024}), key: KeyOpenFiles,
-			want: Value{Soft: 1024, N: 524288}, source: SourceDefault, requested: &Value{None: true, Soft: 1024}, detail: "lowered to 1024:524288", warning: "no limit in the spec"},
-		{name: "the soft numbers of open files count by themselves", req: both(KeyOpenFiles, Value{Soft: 100, N: 4096}, Value{Soft: 1000, N: 2048}), key: KeyOpenFiles,
-			want: Value{Soft: 100, N: 2048}, source: SourceAnnotation, requested: &Value{Soft: 1000, N: 2048}},
+		{
+			name: "the spec is stricter", req: both(KeyMemory, Limit(gib), Limit(3*gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "the annotation is stricter", req: both(KeyMemory, Limit(3*gib), Limit(gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceAnnotation, requested: new(Limit(gib)),
+		},
+		{
+			name: "they agree", req: both(KeyMemory, Limit(gib), Limit(gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceAnnotation, requested: new(Limit(gib)),
+		},
+		{
+			name: "the spec has no limit", req: both(KeyMemory, NoLimit(), Limit(3*gib)), key: KeyMemory,
+			want: Limit(3 * gib), source: SourceAnnotation, requested: new(Limit(3 * gib)),
+		},
+		{
+			name: "the annotation says none", req: both(KeyMemory, Limit(gib), NoLimit()), key: KeyMemory,
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "both are above the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: both(KeyMemory, Limit(2*gib), Limit(3*gib)), key: KeyMemory,
+			want: Limit(gib), source: SourceCeiling, requested: new(Limit(2 * gib)), detail: "2GiB from the spec", warning: "lowered",
+		},
+		{
+			name: "a soft number below an unlimited hard one", req: asks(KeyOpenFiles, Value{None: true, Soft: 1024}), key: KeyOpenFiles,
+			want: Value{Soft: 1024, N: 524288}, source: SourceDefault, requested: &Value{None: true, Soft: 1024}, detail: "lowered to 1024:524288", warning: "no limit in the spec",
+		},
+		{
+			name: "the soft numbers of open files count by themselves", req: both(KeyOpenFiles, Value{Soft: 100, N: 4096}, Value{Soft: 1000, N: 2048}), key: KeyOpenFiles,
+			want: Value{Soft: 100, N: 2048}, source: SourceAnnotation, requested: &Value{Soft: 1000, N: 2048},
+		},
 	} {
 		t.Run(c.name, c.run)
 	}
@@ -294,23 +350,39 @@ func TestOfSpecAndAnnotationTheStricterOneWins(t *testing.T) {
 
 func TestTheSpecCanOnlyTightenSwap(t *testing.T) {
 	for _, c := range []resolveCase{
-		{name: "what Docker fills in is lowered to the default", req: asks(KeySwap, Limit(64*mib)), key: KeySwap,
-			want: Limit(0), source: SourceDefault, requested: ptr(Limit(64 * mib))},
-		{name: "swap without limit in the spec", req: asks(KeySwap, NoLimit()), key: KeySwap,
-			want: Limit(0), source: SourceDefault, requested: ptr(NoLimit()), detail: "lowered to 0", warning: "no limit in the spec"},
-		{name: "less than a generous default", policy: byDefault(KeySwap, Limit(gib)), req: asks(KeySwap, Limit(mib)), key: KeySwap,
-			want: Limit(mib), source: SourceSpec, requested: ptr(Limit(mib))},
-		{name: "a default of none is tightened too", policy: byDefault(KeySwap, NoLimit()), req: asks(KeySwap, Limit(mib)), key: KeySwap,
-			want: Limit(mib), source: SourceSpec, requested: ptr(Limit(mib))},
-		{name: "an annotation is bounded by the default, which is the built-in ceiling", req: annotates(KeySwap, Limit(gib)), key: KeySwap,
-			want: Limit(0), source: SourceCeiling, requested: ptr(Limit(gib)), detail: "lowered to 0", warning: "lowered"},
-		{name: "an annotation below a configured ceiling", policy: ceiling(KeySwap, Limit(2*gib)), req: annotates(KeySwap, Limit(gib)), key: KeySwap,
-			want: Limit(gib), source: SourceAnnotation, requested: ptr(Limit(gib))},
-		{name: "the ceiling of swap alone does not give any", policy: ceiling(KeySwap, Limit(2*gib)), req: asks(KeySwap, Limit(gib)), key: KeySwap,
-			want: Limit(0), source: SourceDefault, requested: ptr(Limit(gib))},
-		{name: "a profile's swap is the built-in ceiling", policy: func(p *Policy) { p.Profiles["build"][KeySwap] = Limit(gib) },
+		{
+			name: "what Docker fills in is lowered to the default", req: asks(KeySwap, Limit(64*mib)), key: KeySwap,
+			want: Limit(0), source: SourceDefault, requested: new(Limit(64 * mib)),
+		},
+		{
+			name: "swap without limit in the spec", req: asks(KeySwap, NoLimit()), key: KeySwap,
+			want: Limit(0), source: SourceDefault, requested: new(NoLimit()), detail: "lowered to 0", warning: "no limit in the spec",
+		},
+		{
+			name: "less than a generous default", policy: byDefault(KeySwap, Limit(gib)), req: asks(KeySwap, Limit(mib)), key: KeySwap,
+			want: Limit(mib), source: SourceSpec, requested: new(Limit(mib)),
+		},
+		{
+			name: "a default of none is tightened too", policy: byDefault(KeySwap, NoLimit()), req: asks(KeySwap, Limit(mib)), key: KeySwap,
+			want: Limit(mib), source: SourceSpec, requested: new(Limit(mib)),
+		},
+		{
+			name: "an annotation is bounded by the default, which is the built-in ceiling", req: annotates(KeySwap, Limit(gib)), key: KeySwap,
+			want: Limit(0), source: SourceCeiling, requested: new(Limit(gib)), detail: "lowered to 0", warning: "lowered",
+		},
+		{
+			name: "an annotation below a configured ceiling", policy: ceiling(KeySwap, Limit(2*gib)), req: annotates(KeySwap, Limit(gib)), key: KeySwap,
+			want: Limit(gib), source: SourceAnnotation, requested: new(Limit(gib)),
+		},
+		{
+			name: "the ceiling of swap alone does not give any", policy: ceiling(KeySwap, Limit(2*gib)), req: asks(KeySwap, Limit(gib)), key: KeySwap,
+			want: Limit(0), source: SourceDefault, requested: new(Limit(gib)),
+		},
+		{
+			name: "a profile's swap is the built-in ceiling", policy: func(p *Policy) { p.Profiles["build"][KeySwap] = Limit(gib) },
 			req: Request{Profile: "build", Annotations: Set{KeySwap: Limit(4 * gib)}}, key: KeySwap,
-			want: Limit(gib), source: SourceCeiling, requested: ptr(Limit(4 * gib)), detail: "lowered to 1GiB", warning: "lowered"},
+			want: Limit(gib), source: SourceCeiling, requested: new(Limit(4 * gib)), detail: "lowered to 1GiB", warning: "lowered",
+		},
 	} {
 		t.Run(c.name, c.run)
 	}
@@ -318,14 +390,22 @@ func TestTheSpecCanOnlyTightenSwap(t *testing.T) {
 
 func TestAProfileReplacesTheDefaults(t *testing.T) {
 	for _, c := range []resolveCase{
-		{name: "a key that the profile has", req: Request{Profile: "small"}, key: KeyMemory,
-			want: Limit(512 * mib), source: SourceProfile},
-		{name: "a key that the profile does not have", req: Request{Profile: "browser"}, key: KeyCPUs,
-			want: Limit(2_000_000), source: SourceDefault},
-		{name: "the spec goes over the profile", req: Request{Profile: "small", Spec: Set{KeyMemory: Limit(gib)}}, key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "a profile stays below the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: Request{Profile: "build"}, key: KeyMemory,
-			want: Limit(gib), source: SourceCeiling, detail: "8GiB from the profile lowered to 1GiB"},
+		{
+			name: "a key that the profile has", req: Request{Profile: "small"}, key: KeyMemory,
+			want: Limit(512 * mib), source: SourceProfile,
+		},
+		{
+			name: "a key that the profile does not have", req: Request{Profile: "browser"}, key: KeyCPUs,
+			want: Limit(2_000_000), source: SourceDefault,
+		},
+		{
+			name: "the spec goes over the profile", req: Request{Profile: "small", Spec: Set{KeyMemory: Limit(gib)}}, key: KeyMemory,
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "a profile stays below the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: Request{Profile: "build"}, key: KeyMemory,
+			want: Limit(gib), source: SourceCeiling, detail: "8GiB from the profile lowered to 1GiB",
+		},
 		{name: "a profile that is not there", req: Request{Profile: "large"}, key: "", refused: `"large"`},
 	} {
 		t.Run(c.name, c.run)
@@ -341,21 +421,35 @@ func TestAProfileReplacesTheDefaults(t *testing.T) {
 
 func TestKubernetesRefusesWhatIsLoweredElsewhere(t *testing.T) {
 	for _, c := range []resolveCase{
-		{name: "memory above the host", req: Request{Kubernetes: true, Spec: Set{KeyMemory: Limit(9 * gib)}}, key: KeyMemory,
-			refused: "memory 9GiB from the spec is above the built-in ceiling of this host (8191MiB"},
-		{name: "cpus above a configured ceiling", policy: ceiling(KeyCPUs, Limit(1_000_000)),
+		{
+			name: "memory above the host", req: Request{Kubernetes: true, Spec: Set{KeyMemory: Limit(9 * gib)}}, key: KeyMemory,
+			refused: "memory 9GiB from the spec is above the built-in ceiling of this host (8191MiB",
+		},
+		{
+			name: "cpus above a configured ceiling", policy: ceiling(KeyCPUs, Limit(1_000_000)),
 			req: Request{Kubernetes: true, Annotations: Set{KeyCPUs: Limit(1_500_000)}}, key: KeyCPUs,
-			refused: "cpus 1.5 from the annotation is above the ceiling in the configuration (1): ask for less, or raise [ceilings] cpus"},
-		{name: "a forged record of an earlier plan does not help", policy: ceiling(KeyMemory, Limit(gib)),
-			req: Request{Kubernetes: true, Spec: Set{KeyMemory: Limit(9 * gib)},
-				Prior: map[Key]Prior{KeyMemory: {Value: Limit(9 * gib), Source: SourceDefault}}}, key: KeyMemory,
-			refused: "memory 9GiB from the spec"},
-		{name: "a default above the ceiling is the administrator's business", policy: ceiling(KeyMemory, Limit(gib)),
-			req: Request{Kubernetes: true}, key: KeyMemory, want: Limit(gib), source: SourceCeiling, detail: "lowered"},
-		{name: "within the ceiling", req: Request{Kubernetes: true, Spec: Set{KeyMemory: Limit(gib)}}, key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "no limit in the spec is the default", req: Request{Kubernetes: true, Spec: Set{KeyPids: NoLimit()}}, key: KeyPids,
-			want: Limit(2048), source: SourceDefault, requested: ptr(NoLimit()), detail: "lowered", warning: "no limit"},
+			refused: "cpus 1.5 from the annotation is above the ceiling in the configuration (1): ask for less, or raise [ceilings] cpus",
+		},
+		{
+			name: "a forged record of an earlier plan does not help", policy: ceiling(KeyMemory, Limit(gib)),
+			req: Request{
+				Kubernetes: true, Spec: Set{KeyMemory: Limit(9 * gib)},
+				Prior: map[Key]Prior{KeyMemory: {Value: Limit(9 * gib), Source: SourceDefault}},
+			}, key: KeyMemory,
+			refused: "memory 9GiB from the spec",
+		},
+		{
+			name: "a default above the ceiling is the administrator's business", policy: ceiling(KeyMemory, Limit(gib)),
+			req: Request{Kubernetes: true}, key: KeyMemory, want: Limit(gib), source: SourceCeiling, detail: "lowered",
+		},
+		{
+			name: "within the ceiling", req: Request{Kubernetes: true, Spec: Set{KeyMemory: Limit(gib)}}, key: KeyMemory,
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "no limit in the spec is the default", req: Request{Kubernetes: true, Spec: Set{KeyPids: NoLimit()}}, key: KeyPids,
+			want: Limit(2048), source: SourceDefault, requested: new(NoLimit()), detail: "lowered", warning: "no limit",
+		},
 	} {
 		t.Run(c.name, c.run)
 	}
@@ -366,16 +460,26 @@ func TestAnRlimitNeverExceedsWhatTheCallerHas(t *testing.T) {
 		return func(h *Host) { h.OpenFilesHard, h.FileSizeHard, h.CoreHard = n, n, n }
 	}
 	for _, c := range []resolveCase{
-		{name: "the default", host: hard(4096), key: KeyOpenFiles,
-			want: Value{Soft: 4096, N: 4096}, source: SourceInherited, detail: "lowered to 4096, the hard limit of the calling process"},
-		{name: "the soft number stays when it fits", host: hard(100_000), key: KeyOpenFiles,
-			want: Value{Soft: 65536, N: 100_000}, source: SourceInherited, detail: "lowered"},
-		{name: "a request", host: hard(4096), req: asks(KeyOpenFiles, Value{Soft: 1024, N: 8192}), key: KeyOpenFiles,
-			want: Value{Soft: 1024, N: 4096}, source: SourceInherited, requested: &Value{Soft: 1024, N: 8192}, detail: "lowered"},
-		{name: "file size", host: hard(4096), req: asks(KeyFileSize, Limit(gib)), key: KeyFileSize,
-			want: Limit(4096), source: SourceInherited, requested: ptr(Limit(gib)), detail: "lowered"},
-		{name: "core dumps", host: hard(4096), policy: byDefault(KeyCoreDumps, Limit(mib)), key: KeyCoreDumps,
-			want: Limit(4096), source: SourceInherited, detail: "lowered"},
+		{
+			name: "the default", host: hard(4096), key: KeyOpenFiles,
+			want: Value{Soft: 4096, N: 4096}, source: SourceInherited, detail: "lowered to 4096, the hard limit of the calling process",
+		},
+		{
+			name: "the soft number stays when it fits", host: hard(100_000), key: KeyOpenFiles,
+			want: Value{Soft: 65536, N: 100_000}, source: SourceInherited, detail: "lowered",
+		},
+		{
+			name: "a request", host: hard(4096), req: asks(KeyOpenFiles, Value{Soft: 1024, N: 8192}), key: KeyOpenFiles,
+			want: Value{Soft: 1024, N: 4096}, source: SourceInherited, requested: &Value{Soft: 1024, N: 8192}, detail: "lowered",
+		},
+		{
+			name: "file size", host: hard(4096), req: asks(KeyFileSize, Limit(gib)), key: KeyFileSize,
+			want: Limit(4096), source: SourceInherited, requested: new(Limit(gib)), detail: "lowered",
+		},
+		{
+			name: "core dumps", host: hard(4096), policy: byDefault(KeyCoreDumps, Limit(mib)), key: KeyCoreDumps,
+			want: Limit(4096), source: SourceInherited, detail: "lowered",
+		},
 		{name: "no limit is inherited as it is", host: hard(4096), key: KeyFileSize, want: NoLimit(), source: SourceDefault},
 		{name: "a caller without limits", host: hard(-1), key: KeyOpenFiles, want: Value{Soft: 65536, N: 524288}, source: SourceDefault},
 	} {
@@ -386,10 +490,10 @@ func TestAnRlimitNeverExceedsWhatTheCallerHas(t *testing.T) {
 func TestARequestTooSmallToStartIsRefused(t *testing.T) {
 	for _, c := range []resolveCase{
 		{name: "memory", req: asks(KeyMemory, Limit(6*mib-1)), key: KeyMemory, refused: "from the spec is too small for a container to start: give at least 6MiB"},
-		{name: "the least memory", req: asks(KeyMemory, Limit(6*mib)), key: KeyMemory, want: Limit(6 * mib), source: SourceSpec, requested: ptr(Limit(6 * mib))},
+		{name: "the least memory", req: asks(KeyMemory, Limit(6*mib)), key: KeyMemory, want: Limit(6 * mib), source: SourceSpec, requested: new(Limit(6 * mib))},
 		{name: "one task", req: asks(KeyPids, Limit(1)), key: KeyPids, refused: "pids 1 from the spec is too small for a container to start: give at least 8"},
 		{name: "no task at all", req: asks(KeyPids, Limit(0)), key: KeyPids, refused: "too small"},
-		{name: "the fewest tasks", req: asks(KeyPids, Limit(8)), key: KeyPids, want: Limit(8), source: SourceSpec, requested: ptr(Limit(8))},
+		{name: "the fewest tasks", req: asks(KeyPids, Limit(8)), key: KeyPids, want: Limit(8), source: SourceSpec, requested: new(Limit(8))},
 		{name: "open files", req: annotates(KeyOpenFiles, Value{Soft: 15, N: 15}), key: KeyOpenFiles, refused: "from the annotation is too small"},
 		{name: "open files whose soft number is too small", req: asks(KeyOpenFiles, Value{Soft: 0, N: 4096}), key: KeyOpenFiles, refused: "0:4096 from the spec is too small"},
 		{name: "a ceiling can be too small as well", policy: ceiling(KeyMemory, Limit(mib)), key: KeyMemory, refused: "from the ceiling is too small"},
@@ -409,32 +513,54 @@ func TestTheCPUQuotaAndItsPeriod(t *testing.T) {
 		share         int64
 		refused       string
 	}{
-		{name: "both numbers of the spec stand", req: Request{Spec: Set{KeyCPUs: Limit(123_450)}, CPUQuota: 12345, CPUPeriod: 100_000},
-			quota: 12345, period: 100_000, share: 123_450},
-		{name: "an unusual period stands", req: Request{Spec: Set{KeyCPUs: Limit(2_000_000)}, CPUQuota: 20_000, CPUPeriod: 10_000},
-			quota: 20_000, period: 10_000, share: 2_000_000},
-		{name: "the period is kept when the quota is lowered", req: Request{Spec: Set{KeyCPUs: Limit(100_000_000)}, CPUQuota: 1_000_000, CPUPeriod: 10_000},
-			quota: 80_000, period: 10_000, share: 8_000_000},
-		{name: "a period without a quota is kept for the default", req: Request{CPUPeriod: 20_000},
-			quota: 40_000, period: 20_000, share: 2_000_000},
-		{name: "the annotation is stricter than the quota", req: Request{Spec: Set{KeyCPUs: Limit(4_000_000)}, CPUQuota: 200_000, CPUPeriod: 50_000,
-			Annotations: Set{KeyCPUs: Limit(500_000)}}, quota: 25_000, period: 50_000, share: 500_000},
-		{name: "a ceiling that the period does not divide is never exceeded", policy: ceiling(KeyCPUs, Limit(1_500_000)),
+		{
+			name: "both numbers of the spec stand", req: Request{Spec: Set{KeyCPUs: Limit(123_450)}, CPUQuota: 12345, CPUPeriod: 100_000},
+			quota: 12345, period: 100_000, share: 123_450,
+		},
+		{
+			name: "an unusual period stands", req: Request{Spec: Set{KeyCPUs: Limit(2_000_000)}, CPUQuota: 20_000, CPUPeriod: 10_000},
+			quota: 20_000, period: 10_000, share: 2_000_000,
+		},
+		{
+			name: "the period is kept when the quota is lowered", req: Request{Spec: Set{KeyCPUs: Limit(100_000_000)}, CPUQuota: 1_000_000, CPUPeriod: 10_000},
+			quota: 80_000, period: 10_000, share: 8_000_000,
+		},
+		{
+			name: "a period without a quota is kept for the default", req: Request{CPUPeriod: 20_000},
+			quota: 40_000, period: 20_000, share: 2_000_000,
+		},
+		{name: "the annotation is stricter than the quota", req: Request{
+			Spec: Set{KeyCPUs: Limit(4_000_000)}, CPUQuota: 200_000, CPUPeriod: 50_000,
+			Annotations: Set{KeyCPUs: Limit(500_000)},
+		}, quota: 25_000, period: 50_000, share: 500_000},
+		{
+			name: "a ceiling that the period does not divide is never exceeded", policy: ceiling(KeyCPUs, Limit(1_500_000)),
 			req:   Request{Spec: Set{KeyCPUs: Limit(4_000_000)}, CPUQuota: 28_004, CPUPeriod: 7_001},
-			quota: 10_501, period: 7_001, share: 1_499_929},
-		{name: "a quota below the kernel's minimum gets the default period", req: Request{Annotations: Set{KeyCPUs: Limit(50_000)}, CPUPeriod: 10_000},
-			quota: 5_000, period: 100_000, share: 50_000},
-		{name: "and then the longest period", req: Request{Annotations: Set{KeyCPUs: Limit(5_000)}},
-			quota: 5_000, period: 1_000_000, share: 5_000},
-		{name: "lowered to a ceiling below the minimum of the period", policy: ceiling(KeyCPUs, Limit(5_000)),
-			req: Request{Spec: Set{KeyCPUs: Limit(1_000_000)}, CPUQuota: 100_000, CPUPeriod: 100_000}, quota: 5_000, period: 1_000_000, share: 5_000},
+			quota: 10_501, period: 7_001, share: 1_499_929,
+		},
+		{
+			name: "a quota below the kernel's minimum gets the default period", req: Request{Annotations: Set{KeyCPUs: Limit(50_000)}, CPUPeriod: 10_000},
+			quota: 5_000, period: 100_000, share: 50_000,
+		},
+		{
+			name: "and then the longest period", req: Request{Annotations: Set{KeyCPUs: Limit(5_000)}},
+			quota: 5_000, period: 1_000_000, share: 5_000,
+		},
+		{
+			name: "lowered to a ceiling below the minimum of the period", policy: ceiling(KeyCPUs, Limit(5_000)),
+			req: Request{Spec: Set{KeyCPUs: Limit(1_000_000)}, CPUQuota: 100_000, CPUPeriod: 100_000}, quota: 5_000, period: 1_000_000, share: 5_000,
+		},
 		{name: "less than any period can hold", req: Request{Annotations: Set{KeyCPUs: Limit(999)}}, refused: "below the 0.001 that the kernel can enforce"},
 		{name: "nothing at all", req: Request{Annotations: Set{KeyCPUs: Limit(0)}}, refused: "below the 0.001"},
 		{name: "no limit", policy: byDefault(KeyCPUs, NoLimit()), quota: 0, period: 0},
-		{name: "more than can be multiplied", policy: ceiling(KeyCPUs, NoLimit()), req: annotates(KeyCPUs, Limit(math.MaxInt64)),
-			quota: MaxCPUQuota, period: 100_000, share: MaxCPUQuota * 10},
-		{name: "a period that no kernel takes is not used", req: Request{CPUPeriod: -1, CPUQuota: 5, Spec: Set{KeyCPUs: Limit(1_000_000)}},
-			quota: 100_000, period: 100_000, share: 1_000_000},
+		{
+			name: "more than can be multiplied", policy: ceiling(KeyCPUs, NoLimit()), req: annotates(KeyCPUs, Limit(math.MaxInt64)),
+			quota: MaxCPUQuota, period: 100_000, share: MaxCPUQuota * 10,
+		},
+		{
+			name: "a period that no kernel takes is not used", req: Request{CPUPeriod: -1, CPUQuota: 5, Spec: Set{KeyCPUs: Limit(1_000_000)}},
+			quota: 100_000, period: 100_000, share: 1_000_000,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			policy, host := DefaultPolicy(), fullHost()
@@ -494,8 +620,10 @@ func TestWhoIsKilledWhenMemoryRunsOut(t *testing.T) {
 	}{
 		{name: "the whole sandbox by default", scope: ScopeContainer, group: true},
 		{name: "asking for the policy's own scope", req: Request{OOMScope: ScopeContainer}, scope: ScopeContainer, group: true},
-		{name: "one process, if the policy allows it", policy: func(p *Policy) { p.OOMScopes = append(p.OOMScopes, ScopeProcess) },
-			req: Request{OOMScope: ScopeProcess}, scope: ScopeProcess},
+		{
+			name: "one process, if the policy allows it", policy: func(p *Policy) { p.OOMScopes = append(p.OOMScopes, ScopeProcess) },
+			req: Request{OOMScope: ScopeProcess}, scope: ScopeProcess,
+		},
 		{name: "one process, which the policy does not allow", req: Request{OOMScope: ScopeProcess}, refused: `oom-scope "process"`},
 		{name: "a scope that does not exist", req: Request{OOMScope: "planet"}, refused: `oom-scope "planet"`},
 		{name: "one process by policy", policy: func(p *Policy) { p.OOMScope = ScopeProcess }, scope: ScopeProcess},
@@ -542,12 +670,12 @@ func TestTheOOMScoreHasAFloor(t *testing.T) {
 		warning bool
 	}{
 		{"nothing asked", nil, 500, false},
-		{"0 is what engines send when nobody asked", ptr(0), 500, false},
-		{"never killed", ptr(-1000), 500, true},
-		{"below the floor", ptr(499), 500, true},
-		{"the floor", ptr(500), 500, false},
-		{"above the floor", ptr(985), 985, false},
-		{"above the kernel's range", ptr(2000), 1000, false},
+		{"0 is what engines send when nobody asked", new(0), 500, false},
+		{"never killed", new(-1000), 500, true},
+		{"below the floor", new(499), 500, true},
+		{"the floor", new(500), 500, false},
+		{"above the floor", new(985), 985, false},
+		{"above the kernel's range", new(2000), 1000, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			plan := mustResolve(t, DefaultPolicy(), Request{OOMScoreAdj: c.asked}, fullHost())
@@ -633,22 +761,34 @@ func TestCgroupV1LimitsSwapOnlyTogetherWithMemory(t *testing.T) {
 }
 
 func TestTheRecordOfAnEarlierPlanExplainsAndNeverChanges(t *testing.T) {
-	record := Prior{Requested: ptr(Limit(64 * gib)), Value: Limit(8 * gib), Source: SourceCeiling, Detail: "64GiB from the spec lowered to 8GiB"}
+	record := Prior{Requested: new(Limit(64 * gib)), Value: Limit(8 * gib), Source: SourceCeiling, Detail: "64GiB from the spec lowered to 8GiB"}
 	prior := func(p Prior) map[Key]Prior { return map[Key]Prior{KeyMemory: p} }
 	for _, c := range []resolveCase{
-		{name: "the value stands as it was set", req: Request{Spec: Set{KeyMemory: Limit(8 * gib)}, Prior: prior(record)}, host: func(h *Host) { h.MemoryBytes = 100 * gib },
-			key: KeyMemory, want: Limit(8 * gib), source: SourceCeiling, requested: ptr(Limit(64 * gib)), detail: "64GiB from the spec lowered to 8GiB"},
-		{name: "somebody changed the field since", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(record)},
-			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "the ceiling was lowered since", policy: ceiling(KeyMemory, Limit(4*gib)), req: Request{Spec: Set{KeyMemory: Limit(8 * gib)}, Prior: prior(record)},
-			key: KeyMemory, want: Limit(4 * gib), source: SourceCeiling, requested: ptr(Limit(8 * gib)), detail: "lowered to 4GiB", warning: "lowered"},
+		{
+			name: "the value stands as it was set", req: Request{Spec: Set{KeyMemory: Limit(8 * gib)}, Prior: prior(record)}, host: func(h *Host) { h.MemoryBytes = 100 * gib },
+			key: KeyMemory, want: Limit(8 * gib), source: SourceCeiling, requested: new(Limit(64 * gib)), detail: "64GiB from the spec lowered to 8GiB",
+		},
+		{
+			name: "somebody changed the field since", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(record)},
+			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "the ceiling was lowered since", policy: ceiling(KeyMemory, Limit(4*gib)), req: Request{Spec: Set{KeyMemory: Limit(8 * gib)}, Prior: prior(record)},
+			key: KeyMemory, want: Limit(4 * gib), source: SourceCeiling, requested: new(Limit(8 * gib)), detail: "lowered to 4GiB", warning: "lowered",
+		},
 		{name: "nothing is in the field", req: Request{Prior: prior(record)}, key: KeyMemory, want: Limit(2 * gib), source: SourceDefault},
-		{name: "a source that does not exist", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: "god"})},
-			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "a terminal escape in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: "\x1b[2J"})},
-			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
-		{name: "a novel in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: strings.Repeat("x", 513)})},
-			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: ptr(Limit(gib))},
+		{
+			name: "a source that does not exist", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: "god"})},
+			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "a terminal escape in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: "\x1b[2J"})},
+			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "a novel in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: strings.Repeat("x", 513)})},
+			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
 	} {
 		t.Run(c.name, c.run)
 	}

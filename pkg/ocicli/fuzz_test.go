@@ -22,7 +22,7 @@ var words = []string{
 	"--frob", "--frob=x", "-x", "-1", "---bundle", "-=x", "--=x",
 	"--agentbox-config", "--agentbox-config=F", "-agentbox-state", "-agentbox-state=D", "--agentbox-x",
 	" --bundle", "--bundle=B ", "\t--root", " create", "-é",
-	"-t", "-e", "--cgroup", "-p", "--memory", "-r", "ls", "--log-level", "--no-subreaper",
+	"-t", "-e", "--cgroup", "-p", "--memory", "-r", "ls", "--log-level", "--no-subreaper", "--hel", "--us", "--foo=bar",
 }
 
 // rawWord stands for a word that is not in words.
@@ -129,6 +129,11 @@ func randomLine(rnd *rand.Rand) []string {
 	args = append(args, "c1")
 	for range rnd.IntN(2) {
 		pick("--bundle", "-d=0")
+	}
+	if rnd.IntN(16) == 0 { // often no id, but something that may be taken for one
+		args = args[:len(args)-1]
+		pick("--version", "-dbB")
+		args = append(args, "--")
 	}
 	for range rnd.IntN(3) * rnd.IntN(2) {
 		args = slices.Insert(args, rnd.IntN(len(args)+1), words[rnd.IntN(len(words))])

@@ -144,6 +144,8 @@ var understood = []struct {
 	{"crun exec", "exec --tty=/dev/pts/0 -uroot c1 sh", want{verb: "exec", id: "c1"}},
 	{"update", "update --memory 1g -r - c1", want{verb: "update", id: "c1"}},
 	{"update without a value", "update B c1 -r", want{verb: "update"}},
+	{"delete, help that is an id to runc", "delete --usage --", want{verb: "delete"}},
+	{"update with a value that runc finds", "update --version c1 --memory", want{verb: "update"}},
 	{"state", "state c1", want{verb: "state", id: "c1"}},
 	{"global flag like a cluster behind the verb (runc 1.6)", "delete -root /r c1", want{verb: "delete", id: "c1", root: "/r"}},
 	{"kill is not read", "kill c1 -9", want{verb: "kill"}},
@@ -198,6 +200,9 @@ var refused = []struct{ name, line, says string }{
 
 	{"no id", "create", "the container id is missing"},
 	{"no id, but crun sees one", "create -bundle B", "the container id is missing"},
+	{"help that is an id to runc", "run --usage --", `"--" and a call for help`},
+	{"abbreviated help that is an id to runc", "run --hel --", `"--" and a call for help`},
+	{"flag that is an id to runc", "create --no-subreaper --", "the container id is missing"},
 	{"two ids", "run c1 c2", "exactly one container id"},
 	{"restore, one argument behind the id", "restore c1 --bundle=B", `"--bundle=B" stands behind the container id`},
 	{"restore, help behind the id", "restore c1 --help", "stands behind the container id"},

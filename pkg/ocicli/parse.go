@@ -218,6 +218,7 @@ func (p *parser) operand(index int, token string) {
 // strict reads a create, run or restore, and refuses what the low-level
 // runtimes that would run it do not all read in the same way.
 func (p *parser) strict(flags flagTable, args []string) error {
+	ended := false // by "--"
 	for i := 0; i < len(args); i++ {
 		token := args[i]
 		if !looksLikeFlag(token) {
@@ -226,6 +227,7 @@ func (p *parser) strict(flags flagTable, args []string) error {
 		}
 		p.insertAt(len(args) - i)
 		if token == "--" {
+			ended = true
 			for j := i + 1; j < len(args); j++ {
 				p.operand(j, args[j])
 			}
@@ -253,6 +255,10 @@ func (p *parser) strict(flags flagTable, args []string) error {
 		return p.refuse(args[p.first+1], "stands behind the container id, where crun ignores it: put it in front")
 	}
 	switch {
+	case p.Help && ended:
+		// urfave/cli v1 moves the "--" in front of a flag that it does not
+		// know: `run --usage --` runs a container of the name "--usage".
+		return p.refuse("--", "and a call for help do not go together: leave one of them out")
 	case p.Help:
 		return nil
 	case p.count > 1:
@@ -266,9 +272,10 @@ func (p *parser) strict(flags flagTable, args []string) error {
 	return nil
 }
 
-// lenient reads a verb that makes no container. The id is left open when a
-// flag could not be read: the low-level runtime then fails, or moves arguments
-// about as urfave/cli v1 does with a flag that lacks its value.
+// lenient reads a verb that makes no container. Its id and whether it is help
+// are left open when a flag could not be read: the low-level runtime then
+// fails, or moves arguments about as urfave/cli v1 does with a flag that lacks
+// its value (`update --version ID --memory` is `update --memory --version ID`).
 func (p *parser) lenient(flags flagTable, args []string) {
 	open := false
 	for i := 0; i < len(args); i++ {
@@ -282,6 +289,7 @@ func (p *parser) lenient(flags flagTable, args []string) {
 		}
 		p.insertAt(len(args) - i)
 		if token == "--" {
+			open = open || p.Help // see strict
 			if i+1 < len(args) {
 				p.operand(i+1, args[i+1])
 			}
@@ -294,8 +302,11 @@ func (p *parser) lenient(flags flagTable, args []string) {
 		open = open || problem != ""
 		i += tokens - 1
 	}
-	_, pattern := p.Flag("regex")
-	if !open && !pattern && ValidID(p.id) {
+	if open {
+		p.Help = false // or its --help is the value that was found
+		return
+	}
+	if _, pattern := p.Flag("regex"); !pattern && ValidID(p.id) {
 		p.ID = p.id
 	}
 }

@@ -6,6 +6,7 @@ package readback
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
@@ -105,9 +106,7 @@ func (r *reader) readCgroupOf(pid int) error {
 	if err != nil {
 		return err
 	}
-	for key, effective := range all {
-		r.found[key] = effective
-	}
+	maps.Copy(r.found, all)
 	r.groupKept, err = cg.GroupKill()
 	return err
 }
@@ -123,9 +122,7 @@ func (r *reader) readRlimits(pid int) {
 		r.warnf("the rlimits could not be read back: %v", err)
 		return
 	}
-	for key, effective := range all {
-		r.found[key] = effective
-	}
+	maps.Copy(r.found, all)
 }
 
 // trustRlimits takes the planned rlimits for granted: the low-level runtime sets

@@ -3,6 +3,7 @@ package readback
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -73,8 +74,8 @@ func rlimits(int) (map[limits.Key]cgroup.Effective, error) {
 	}, nil
 }
 
-func readTree(root string, plan *limits.Plan, pid int, at Moment) Report {
-	r := reader{fs: cgroup.FS(root), rlimits: rlimits, plan: plan, at: at}
+func readTree(root string, plan *limits.Plan, pid int) Report {
+	r := reader{fs: cgroup.FS(root), rlimits: rlimits, plan: plan, at: AtStart}
 	return r.read(pid)
 }
 
@@ -118,7 +119,7 @@ func TestEverythingHolds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.tree, func(t *testing.T) {
 			version := int(tt.tree[1] - '0')
-			got := readTree(cgrouptest.Tree(t, tt.tree), planOf(t, version, nil), pid, AtStart)
+			got := readTree(cgrouptest.Tree(t, tt.tree), planOf(t, version, nil), pid)
 			if len(got.Warnings) != 0 || len(got.Missing) != 0 {
 				t.Errorf("warnings %q, missing %v", got.Warnings, got.Missing)
 			}
@@ -143,7 +144,7 @@ func TestEverythingHolds(t *testing.T) {
 // TestEveryDimensionIsReported makes sure that nothing is left out, whatever the
 // machine can do.
 func TestEveryDimensionIsReported(t *testing.T) {
-	got := readTree(t.TempDir(), planOf(t, 0, nil), 0, AtStart)
+	got := readTree(t.TempDir(), planOf(t, 0, nil), 0)
 	for _, info := range limits.Keys {
 		if _, there := got.Enforcement[string(info.Dimension)]; !there {
 			t.Errorf("%s is missing", info.Dimension)
@@ -181,7 +182,7 @@ func TestWhatDoesNotHold(t *testing.T) {
 			} else {
 				cgrouptest.Write(t, root, dir+tt.file, tt.content)
 			}
-			got := readTree(root, planOf(t, 2, nil), pid, AtStart)
+			got := readTree(root, planOf(t, 2, nil), pid)
 			e := got.Enforcement[tt.key]
 			if line(e) != tt.want || e.Detail != tt.detail {
 				t.Errorf("%s, %q\nwant %s, %q", line(e), e.Detail, tt.want, tt.detail)
@@ -207,7 +208,7 @@ func TestNoFileAnywhere(t *testing.T) {
 	for _, folder := range []string{dir, "sys/fs/cgroup/system.slice/", "sys/fs/cgroup/init.scope/"} {
 		cgrouptest.Remove(t, root, folder+"memory.max")
 	}
-	got := readTree(root, planOf(t, 2, nil), pid, AtStart)
+	got := readTree(root, planOf(t, 2, nil), pid)
 	e := got.Enforcement["memory"]
 	if line(e) != "null none   none" || e.Detail != "512MiB was planned and memory.max is not there" {
 		t.Errorf("%s, %q", line(e), e.Detail)
@@ -222,8 +223,10 @@ func TestStrictListDecides(t *testing.T) {
 	for file, content := range map[string]string{"memory.max": "max\n", "memory.oom.group": "0\n", "cpu.max": "max 100000\n"} {
 		cgrouptest.Write(t, root, dir+file, content)
 	}
-	plan := planOf(t, 2, func(p *limits.Policy) { p.StrictRequire = []limits.Dimension{limits.Pids, limits.CPU, limits.OpenFiles} })
-	got := readTree(root, plan, pid, AtStart)
+	plan := planOf(t, 2, func(p *limits.Policy) {
+		p.StrictRequire = []limits.Dimension{limits.Pids, limits.CPU, limits.OpenFiles}
+	})
+	got := readTree(root, plan, pid)
 	if len(got.Missing) != 1 || got.Missing[0].Dimension != limits.CPU {
 		t.Errorf("missing %v: memory is not required, and neither is its group kill", got.Missing)
 	}
@@ -234,7 +237,7 @@ func TestModeOff(t *testing.T) {
 	cgrouptest.Write(t, root, dir+"memory.max", "max\n")
 	cgrouptest.Write(t, root, dir+"memory.oom.group", "0\n")
 	plan := planOf(t, 2, func(p *limits.Policy) { p.Mode = limits.ModeOff })
-	got := readTree(root, plan, pid, AtStart)
+	got := readTree(root, plan, pid)
 	if len(got.Warnings) != 0 {
 		t.Errorf("warnings about what was not tried: %q", got.Warnings)
 	}
@@ -309,8 +312,11 @@ func TestWhatCannotBeRead(t *testing.T) {
 
 // TestRead reads this very process, on whatever machine.
 func TestRead(t *testing.T) {
-	got := Read(planOf(t, 0, nil), 0, AtStart)
-	if got.Cgroup != nil || got.Held.GroupKill || len(got.Enforcement) == 0 {
-		t.Errorf("%+v", got)
+	got := Read(planOf(t, 0, nil), os.Getpid(), AtStart)
+	if e := got.Enforcement["open_files"]; e.Mechanism != "RLIMIT_NOFILE" {
+		t.Errorf("%+v", e)
+	}
+	if got.Cgroup != nil || got.Held.GroupKill {
+		t.Errorf("a plan without cgroups, and %+v", got)
 	}
 }

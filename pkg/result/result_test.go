@@ -17,9 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func ptr[T any](v T) *T { return &v }
-
-func number(text string) *json.Number { return ptr(json.Number(text)) }
+func number(text string) *json.Number { return new(json.Number(text)) }
 
 var created = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
@@ -42,15 +40,15 @@ func full() *result.Result {
 				Detail: "this version does not enforce disk",
 			},
 		},
-		Usage:    &result.Usage{MemoryPeakBytes: ptr(int64(402653184)), PidsPeak: ptr(int64(12)), CPUUsec: ptr(int64(1500000))},
+		Usage:    &result.Usage{MemoryPeakBytes: new(int64(402653184)), PidsPeak: new(int64(12)), CPUUsec: new(int64(1500000))},
 		Warnings: []string{"cpu: 4 from the spec lowered to 1.5, the ceiling in the configuration"},
 	}
 	events := verdict.MemoryEvents{OOM: 1, OOMKill: 3, OOMGroupKill: 1, High: 2, Max: 40}
 	ev := verdict.Evidence{
-		CgroupVersion: 2, Memory: &events, MemoryTree: &events, PidsMax: ptr(int64(0)), Throttled: ptr(int64(17)),
-		Exit: verdict.Exit{Source: verdict.ExitWait, Code: ptr(137)},
+		CgroupVersion: 2, Memory: &events, MemoryTree: &events, PidsMax: new(int64(0)), Throttled: new(int64(17)),
+		Exit: verdict.Exit{Source: verdict.ExitWait, Code: new(137)},
 	}
-	held := verdict.Limits{Memory: ptr(limits.Limit(402653184)), GroupKill: true}
+	held := verdict.Limits{Memory: new(limits.Limit(402653184)), GroupKill: true}
 	r.Conclude(verdict.Classify(ev, held), ev, created.Add(12*time.Second))
 	return r
 }
@@ -60,7 +58,7 @@ func TestGolden(t *testing.T) {
 	live := &result.Result{
 		ID: "0123456789ab", Name: "agent-7", Status: verdict.Running, Message: "running", ExitSource: verdict.ExitUnknown,
 		Scope: limits.ScopeContainer, Door: result.DoorRuntime, Mode: limits.ModeAuto, CreatedAt: created,
-		Usage:    &result.Usage{MemoryBytes: ptr(int64(4096)), Pids: ptr(int64(3))},
+		Usage:    &result.Usage{MemoryBytes: new(int64(4096)), Pids: new(int64(3))},
 		Previous: full(),
 	}
 	for name, r := range map[string]*result.Result{"full": full(), "live": live, "empty": {}} {
@@ -148,7 +146,8 @@ func check(t *testing.T, what string, got map[string]any, want map[string]string
 		v, there := got[key]
 		kind, nullable := strings.CutSuffix(kind, " or null")
 		is := kindOf(v)
-		if !there || is != kind && !(nullable && is == "null") {
+		right := is == kind || nullable && is == "null"
+		if !there || !right {
 			t.Errorf("%s: %s is %v (there: %t), want %s", what, key, v, there, kind)
 		}
 	}
@@ -183,7 +182,7 @@ func TestEventsOf(t *testing.T) {
 		{"v1 has no tree", verdict.Evidence{Memory: &own}, result.Events{OOMKill: 1, MemoryMax: 4, OOMGroupKill: 1}},
 		{"the tree counts its own too", verdict.Evidence{Memory: &own, MemoryTree: &tree}, result.Events{OOMKill: 5, MemoryMax: 9, OOMGroupKill: 2}},
 		{"a tree that counts less (memory_localevents)", verdict.Evidence{Memory: &tree, MemoryTree: &own}, result.Events{OOMKill: 5, MemoryMax: 9, OOMGroupKill: 2}},
-		{"tasks and CPU", verdict.Evidence{PidsMax: ptr(int64(3)), Throttled: ptr(int64(8))}, result.Events{PidsMax: 3, CPUThrottled: 8}},
+		{"tasks and CPU", verdict.Evidence{PidsMax: new(int64(3)), Throttled: new(int64(8))}, result.Events{PidsMax: 3, CPUThrottled: 8}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

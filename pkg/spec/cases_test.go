@@ -303,18 +303,30 @@ func TestRlimitsAreLoweredInPlaceAndAddedAtTheEnd(t *testing.T) {
 	for _, c := range []struct{ name, in, want string }{
 		{"nothing given", `"env":[]`, `[{"type":"RLIMIT_NOFILE","hard":524288,"soft":65536},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
 		{"a null list", `"rlimits":null`, `[{"type":"RLIMIT_NOFILE","hard":524288,"soft":65536},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
-		{"unlimited", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":18446744073709551615},{"type":"RLIMIT_STACK","hard":9,"soft":8}]`,
-			`[{"type":"RLIMIT_NOFILE","hard":524288,"soft":65536},{"type":"RLIMIT_STACK","hard":9,"soft":8},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
-		{"unlimited with a soft number", `"rlimits":[{"soft":1024,"hard":18446744073709551615,"type":"RLIMIT_NOFILE"}]`,
-			`[{"soft":1024,"hard":524288,"type":"RLIMIT_NOFILE"},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
-		{"less than the default", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":2048, "soft":1024}]`,
-			`[{"type":"RLIMIT_NOFILE","hard":2048, "soft":1024},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
-		{"more than the caller has", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":2000000,"soft":1500000}]`,
-			`[{"type":"RLIMIT_NOFILE","hard":1048576,"soft":1048576},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`},
-		{"core dumps without limit", `"rlimits":[{"type":"RLIMIT_CORE","hard":18446744073709551615,"soft":0,"x":[1]},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
-			`[{"type":"RLIMIT_CORE","hard":0,"soft":0,"x":[1]},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`},
-		{"some core dumps, which the ceiling allows", `"rlimits":[{"type":"RLIMIT_CORE","hard":1000,"soft":10},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
-			`[{"type":"RLIMIT_CORE","hard":1000,"soft":10},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`},
+		{
+			"unlimited", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":18446744073709551615},{"type":"RLIMIT_STACK","hard":9,"soft":8}]`,
+			`[{"type":"RLIMIT_NOFILE","hard":524288,"soft":65536},{"type":"RLIMIT_STACK","hard":9,"soft":8},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`,
+		},
+		{
+			"unlimited with a soft number", `"rlimits":[{"soft":1024,"hard":18446744073709551615,"type":"RLIMIT_NOFILE"}]`,
+			`[{"soft":1024,"hard":524288,"type":"RLIMIT_NOFILE"},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`,
+		},
+		{
+			"less than the default", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":2048, "soft":1024}]`,
+			`[{"type":"RLIMIT_NOFILE","hard":2048, "soft":1024},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`,
+		},
+		{
+			"more than the caller has", `"rlimits":[{"type":"RLIMIT_NOFILE","hard":2000000,"soft":1500000}]`,
+			`[{"type":"RLIMIT_NOFILE","hard":1048576,"soft":1048576},{"type":"RLIMIT_CORE","hard":0,"soft":0}]`,
+		},
+		{
+			"core dumps without limit", `"rlimits":[{"type":"RLIMIT_CORE","hard":18446744073709551615,"soft":0,"x":[1]},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
+			`[{"type":"RLIMIT_CORE","hard":0,"soft":0,"x":[1]},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
+		},
+		{
+			"some core dumps, which the ceiling allows", `"rlimits":[{"type":"RLIMIT_CORE","hard":1000,"soft":10},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
+			`[{"type":"RLIMIT_CORE","hard":1000,"soft":10},{"type":"RLIMIT_NOFILE","hard":64,"soft":64}]`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out struct {
@@ -439,8 +451,10 @@ func TestTheHookIsTheLastOneAndThereOnce(t *testing.T) {
 		{"others", `{"hooks":{"createRuntime":[{"path":"/a"}, {"path":"/b"}]}}`, `[{"path":"/a"},{"path":"/b"},HOOK]`, `[{"path":"/a"}, {"path":"/b"}]`},
 		{"a stale one", `{"hooks":{"createRuntime":[` + ours + `,{"path":"/b"}]}}`, `[{"path":"/b"},HOOK]`, `[{"path":"/b"}]`},
 		{"only a stale one", `{"hooks":{"createRuntime":[` + ours + `]}}`, `[HOOK]`, `[]`},
-		{"one that looks like ours in its path only", `{"hooks":{"createRuntime":[{"path":"--agentbox-hook","args":["--agentbox-hook"]}]}}`,
-			`[{"path":"--agentbox-hook","args":["--agentbox-hook"]},HOOK]`, `[{"path":"--agentbox-hook","args":["--agentbox-hook"]}]`},
+		{
+			"one that looks like ours in its path only", `{"hooks":{"createRuntime":[{"path":"--agentbox-hook","args":["--agentbox-hook"]}]}}`,
+			`[{"path":"--agentbox-hook","args":["--agentbox-hook"]},HOOK]`, `[{"path":"--agentbox-hook","args":["--agentbox-hook"]}]`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := func(w world) string {

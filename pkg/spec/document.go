@@ -51,8 +51,7 @@ func Parse(data []byte) (*Document, error) {
 func syntaxError(data []byte) error {
 	var v json.RawMessage
 	err := json.Unmarshal(data, &v)
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("not valid JSON at byte %d: %w", syntax.Offset, err)
 	}
 	return fmt.Errorf("not valid JSON: %w", err)

@@ -292,7 +292,7 @@ func TestAReplaceThatFailsChangesNothing(t *testing.T) {
 		if err := os.Chmod(filepath.Dir(path), 0o500); err != nil {
 			t.Fatal(err)
 		}
-		defer os.Chmod(filepath.Dir(path), 0o700) // or the folder cannot be removed
+		t.Cleanup(func() { _ = os.Chmod(filepath.Dir(path), 0o700) }) // or the folder cannot be removed
 		if err := f.Replace([]byte("new")); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("error = %v, want one that is fs.ErrPermission", err)
 		}

@@ -198,8 +198,10 @@ func (s script) document() string {
 		}
 	}
 	for _, a := range []string{"org.systemd.property.MemoryMax", "run.oci.x", "io.kubernetes.cri.sandbox-id", "\\u006frg.criu.config", "agentbox.dev/original", "x"} {
-		s.field(&annotations, a, []string{"", `"1"`, `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"ceiling\",\"detail\":\"\\u001b[2J\"}}"`,
-			`"{\"swap\":{\"value\":{\"n\":0},\"source\":\"ceiling\",\"requested\":{\"n\":-5}},\"pids\":{\"value\":{\"n\":100},\"source\":\"annotation\",\"detail\":\"<&>\\u2028\"}}"`})
+		s.field(&annotations, a, []string{
+			"", `"1"`, `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"ceiling\",\"detail\":\"\\u001b[2J\"}}"`,
+			`"{\"swap\":{\"value\":{\"n\":0},\"source\":\"ceiling\",\"requested\":{\"n\":-5}},\"pids\":{\"value\":{\"n\":100},\"source\":\"annotation\",\"detail\":\"<&>\\u2028\"}}"`,
+		})
 	}
 	sub := func(list *[]string, name string, fields []string) {
 		if len(fields) > 0 {

@@ -67,9 +67,9 @@ func (w world) verifyOracle(t *testing.T, before, after *specs.Spec, plan *limit
 		}
 	}
 	memory, swap := plan.Entry(limits.KeyMemory), plan.Entry(limits.KeySwap)
-	if memory.ByKernel() {
+	if byKernel(memory) {
 		equal("Memory", out.Memory, memory.Value.N)
-		if swap.ByKernel() && memory.Value.N < unlimited/2 && swap.Value.N < unlimited/2 {
+		if byKernel(swap) && memory.Value.N < unlimited/2 && swap.Value.N < unlimited/2 {
 			equal("MemorySwap", out.MemorySwap, memory.Value.N+swap.Value.N)
 		}
 		if out.OomKillDisable {
@@ -79,12 +79,12 @@ func (w world) verifyOracle(t *testing.T, before, after *specs.Spec, plan *limit
 		equal("Memory", out.Memory, in.Memory)
 		equal("MemorySwap", out.MemorySwap, in.MemorySwap)
 	}
-	if e := plan.Entry(limits.KeyPids); e.ByKernel() {
+	if e := plan.Entry(limits.KeyPids); byKernel(e) {
 		equal("PidsLimit", number(out.PidsLimit), e.Value.N)
 	} else {
 		equal("PidsLimit", number(out.PidsLimit), number(in.PidsLimit))
 	}
-	if plan.Entry(limits.KeyCPUs).ByKernel() {
+	if byKernel(plan.Entry(limits.KeyCPUs)) {
 		equal("CpuQuota", out.CpuQuota, plan.CPUQuota)
 		equal("CpuPeriod", int64(out.CpuPeriod), plan.CPUPeriod)
 	} else {
@@ -118,7 +118,7 @@ func unifiedOf(in map[string]string, plan *limits.Plan) map[string]string {
 		"memory.max": limits.KeyMemory, "memory.high": limits.KeyMemoryHigh, "memory.swap.max": limits.KeySwap, "pids.max": limits.KeyPids, "cpu.max": limits.KeyCPUs,
 	} {
 		e := plan.Entry(key)
-		if !e.ByKernel() {
+		if !byKernel(e) {
 			continue
 		}
 		delete(want, name)
@@ -129,7 +129,7 @@ func unifiedOf(in map[string]string, plan *limits.Plan) map[string]string {
 	if plan.GroupKill {
 		want["memory.oom.group"] = "1"
 	}
-	if burst, err := strconv.ParseInt(want["cpu.max.burst"], 10, 64); plan.Entry(limits.KeyCPUs).ByKernel() && (err != nil || burst > plan.CPUQuota) {
+	if burst, err := strconv.ParseInt(want["cpu.max.burst"], 10, 64); byKernel(plan.Entry(limits.KeyCPUs)) && (err != nil || burst > plan.CPUQuota) {
 		delete(want, "cpu.max.burst")
 	}
 	return want

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"reflect"
@@ -295,6 +296,11 @@ func (w world) verifyIdempotent(t *testing.T, first *rewritten) {
 	}
 }
 
+// byKernel says whether the specification is to carry a limit of a cgroup.
+func byKernel(e limits.Entry) bool {
+	return !e.Value.None && e.Enforcer == limits.EnforcerKernel
+}
+
 func resourcesOf(s *specs.Spec) *specs.LinuxResources {
 	if s.Linux == nil {
 		return nil
@@ -315,7 +321,7 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 	tighter := func(name string, key limits.Key, got, held, asked int64) {
 		t.Helper()
 		e := plan.Entry(key)
-		if !e.ByKernel() {
+		if !byKernel(e) {
 			if got > held {
 				t.Errorf("%s was %d and is %d, and the plan does not decide it", name, held, got)
 			}
@@ -341,7 +347,7 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 	}
 
 	cpu := plan.Entry(limits.KeyCPUs)
-	if cpu.ByKernel() {
+	if byKernel(cpu) {
 		if want := (share{plan.CPUQuota, plan.CPUPeriod}); out.cpu != want {
 			t.Errorf("cpu.max is %+v, the plan says %+v", out.cpu, want)
 		}
@@ -359,22 +365,26 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 	}
 
 	hangs := outResources != nil && outResources.Memory != nil && outResources.Memory.DisableOOMKiller != nil && *outResources.Memory.DisableOOMKiller
-	if hangs && plan.Entry(limits.KeyMemory).ByKernel() {
+	if hangs && byKernel(plan.Entry(limits.KeyMemory)) {
 		t.Error("the OOM killer is still off")
 	}
+	unifiedMap := func(r *specs.LinuxResources) map[string]string {
+		if r == nil {
+			return nil
+		}
+		return r.Unified
+	}
 	if version != 2 {
+		if !maps.Equal(unifiedMap(inResources), unifiedMap(outResources)) {
+			t.Errorf("unified was %v and is %v, and cgroup v1 has no such thing", unifiedMap(inResources), unifiedMap(outResources))
+		}
 		return
 	}
-	group := func(r *specs.LinuxResources) string {
-		if r == nil {
-			return ""
-		}
-		return r.Unified["memory.oom.group"]
-	}
+	group := func(r *specs.LinuxResources) string { return unifiedMap(r)["memory.oom.group"] }
 	if plan.GroupKill && group(outResources) != "1" || !plan.GroupKill && group(outResources) != group(inResources) {
 		t.Errorf("memory.oom.group was %q and is %q, the plan says %v", group(inResources), group(outResources), plan.GroupKill)
 	}
-	if e := plan.Entry(limits.KeySwap); e.ByKernel() && outResources.Unified["memory.swap.max"] != strconv.FormatInt(e.Value.N, 10) {
+	if e := plan.Entry(limits.KeySwap); byKernel(e) && outResources.Unified["memory.swap.max"] != strconv.FormatInt(e.Value.N, 10) {
 		t.Errorf("memory.swap.max is %q, which a daemon-reload of systemd would lose", outResources.Unified["memory.swap.max"])
 	}
 }

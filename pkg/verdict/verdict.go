@@ -71,6 +71,9 @@ type exit struct {
 // signal.
 func (e exit) folded() bool { return e.known && e.signal == nil && e.code > 128 && e.code <= 128+64 }
 
+// succeeded reports whether it is known to have gone well.
+func (e exit) succeeded() bool { return e.known && e.code == 0 }
+
 // killed reports whether SIGKILL may have ended the process.
 func (e exit) killed() bool {
 	if !e.known {
@@ -100,7 +103,7 @@ func Classify(ev Evidence, held Limits) Verdict {
 			"killed for memory although its own limit was not reached: the host, or a cgroup above the sandbox, ran out")
 	}
 	v := plainVerdict(e)
-	if ev.PidsMax != nil && *ev.PidsMax > 0 && !(e.known && e.code == 0) {
+	if ev.PidsMax != nil && *ev.PidsMax > 0 && !e.succeeded() {
 		v.Code = PidsLimitReached
 		v.Message += fmt.Sprintf("; %s refused to start a process %s", pidsLimit(held), times(*ev.PidsMax))
 	}

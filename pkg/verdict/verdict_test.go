@@ -11,8 +11,6 @@ import (
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // seen is an exit of which only the code is known; a signal is folded into it.
 func seen(code int) verdict.Exit {
 	return verdict.Exit{Source: verdict.ExitWait, Code: &code}
@@ -28,11 +26,11 @@ var unknown = verdict.Exit{Source: verdict.ExitUnknown}
 // v2 is the evidence of a cgroup v2: of the sandbox's own cgroup, and of that
 // with all below.
 func v2(own, tree verdict.MemoryEvents, exit verdict.Exit) verdict.Evidence {
-	return verdict.Evidence{CgroupVersion: 2, Memory: &own, MemoryTree: &tree, PidsMax: ptr(int64(0)), Exit: exit}
+	return verdict.Evidence{CgroupVersion: 2, Memory: &own, MemoryTree: &tree, PidsMax: new(int64(0)), Exit: exit}
 }
 
 func v1(own *verdict.MemoryEvents, exit verdict.Exit) verdict.Evidence {
-	return verdict.Evidence{CgroupVersion: 1, Memory: own, PidsMax: ptr(int64(0)), Exit: exit}
+	return verdict.Evidence{CgroupVersion: 1, Memory: own, PidsMax: new(int64(0)), Exit: exit}
 }
 
 func withPids(ev verdict.Evidence, refused int64) verdict.Evidence {
@@ -42,8 +40,8 @@ func withPids(ev verdict.Evidence, refused int64) verdict.Evidence {
 
 var (
 	none  = verdict.MemoryEvents{}
-	group = verdict.Limits{Memory: ptr(limits.Limit(64 << 20)), Pids: ptr(limits.Limit(128)), GroupKill: true}
-	loose = verdict.Limits{Memory: ptr(limits.Limit(64 << 20)), Pids: ptr(limits.Limit(128))}
+	group = verdict.Limits{Memory: new(limits.Limit(64 << 20)), Pids: new(limits.Limit(128)), GroupKill: true}
+	loose = verdict.Limits{Memory: new(limits.Limit(64 << 20)), Pids: new(limits.Limit(128))}
 
 	ownOOM   = verdict.MemoryEvents{OOM: 1, OOMKill: 3, OOMGroupKill: 1, Max: 40}
 	oneKill  = verdict.MemoryEvents{OOM: 1, OOMKill: 1, Max: 40}
@@ -62,84 +60,84 @@ func TestClassify(t *testing.T) {
 		says   string // part of the message
 	}{
 		// Plain ends.
-		{"exit 0", v2(none, none, seen(0)), group, verdict.Exited, "", ptr(0), ptr(0), "exited with code 0"},
-		{"exit 1", v2(none, none, seen(1)), group, verdict.Exited, "", ptr(1), ptr(0), "exited with code 1"},
-		{"exit 127", v2(none, none, seen(127)), group, verdict.Exited, "", ptr(127), ptr(0), ""},
-		{"exit 128 is no signal", v2(none, none, seen(128)), group, verdict.Exited, "", ptr(128), ptr(0), ""},
-		{"129 may be a signal", v2(none, none, seen(129)), group, verdict.Ended, "", ptr(129), nil, "signal 1"},
-		{"143 may be a signal", v2(none, none, seen(143)), group, verdict.Ended, "", ptr(143), nil, "signal 15"},
-		{"137 proves nothing", v2(none, none, seen(137)), group, verdict.Ended, "", ptr(137), nil, "not known which"},
-		{"192 may be the last signal", v2(none, none, seen(192)), group, verdict.Ended, "", ptr(192), nil, "signal 64"},
-		{"193 is no signal", v2(none, none, seen(193)), group, verdict.Exited, "", ptr(193), ptr(0), ""},
-		{"exit 255", v2(none, none, seen(255)), group, verdict.Exited, "", ptr(255), ptr(0), ""},
-		{"a program that returns 137, seen", v2(none, none, told(137, 0)), group, verdict.Exited, "", ptr(137), ptr(0), "exited with code 137"},
-		{"docker kill, seen", v2(none, none, told(137, 9)), group, verdict.Signaled, "", ptr(137), ptr(9), "by no limit"},
-		{"exit 143 of a trap, seen", v2(none, none, told(143, 0)), group, verdict.Exited, "", ptr(143), ptr(0), ""},
+		{"exit 0", v2(none, none, seen(0)), group, verdict.Exited, "", new(0), new(0), "exited with code 0"},
+		{"exit 1", v2(none, none, seen(1)), group, verdict.Exited, "", new(1), new(0), "exited with code 1"},
+		{"exit 127", v2(none, none, seen(127)), group, verdict.Exited, "", new(127), new(0), ""},
+		{"exit 128 is no signal", v2(none, none, seen(128)), group, verdict.Exited, "", new(128), new(0), ""},
+		{"129 may be a signal", v2(none, none, seen(129)), group, verdict.Ended, "", new(129), nil, "signal 1"},
+		{"143 may be a signal", v2(none, none, seen(143)), group, verdict.Ended, "", new(143), nil, "signal 15"},
+		{"137 proves nothing", v2(none, none, seen(137)), group, verdict.Ended, "", new(137), nil, "not known which"},
+		{"192 may be the last signal", v2(none, none, seen(192)), group, verdict.Ended, "", new(192), nil, "signal 64"},
+		{"193 is no signal", v2(none, none, seen(193)), group, verdict.Exited, "", new(193), new(0), ""},
+		{"exit 255", v2(none, none, seen(255)), group, verdict.Exited, "", new(255), new(0), ""},
+		{"a program that returns 137, seen", v2(none, none, told(137, 0)), group, verdict.Exited, "", new(137), new(0), "exited with code 137"},
+		{"docker kill, seen", v2(none, none, told(137, 9)), group, verdict.Signaled, "", new(137), new(9), "by no limit"},
+		{"exit 143 of a trap, seen", v2(none, none, told(143, 0)), group, verdict.Exited, "", new(143), new(0), ""},
 		{"nobody saw the exit", v2(none, none, unknown), group, verdict.Ended, "", nil, nil, "not known"},
-		{"no cgroup at all", verdict.Evidence{Exit: seen(137)}, verdict.Limits{}, verdict.Ended, "", ptr(137), nil, ""},
+		{"no cgroup at all", verdict.Evidence{Exit: seen(137)}, verdict.Limits{}, verdict.Ended, "", new(137), nil, ""},
 		{"no evidence at all", verdict.Evidence{}, verdict.Limits{}, verdict.Ended, "", nil, nil, ""},
 
 		// The sandbox's own memory limit.
-		{"group kill", v2(ownOOM, ownOOM, seen(137)), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), ptr(9), "limit of 64MiB and was killed"},
+		{"group kill", v2(ownOOM, ownOOM, seen(137)), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "limit of 64MiB and was killed"},
 		{"group kill, exit not known", v2(ownOOM, ownOOM, unknown), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, nil, nil, "64MiB"},
 		{"group kill that only the counter tells", v2(ownOOM, ownOOM, unknown), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, nil, nil, ""},
 		{"group kill on a kernel that does not count it", v2(oneKill, oneKill, unknown), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, nil, nil, ""},
-		{"the first process survives the group kill", v2(ownOOM, ownOOM, seen(3)), group, verdict.Exited, "", ptr(3), ptr(0), "did not end it"},
-		{"one process kill ends it, seen", v2(oneKill, oneKill, told(137, 9)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), ptr(9), "as if killed"},
-		{"one process kill, folded exit", v2(oneKill, oneKill, seen(137)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), nil, "as if killed"},
+		{"the first process survives the group kill", v2(ownOOM, ownOOM, seen(3)), group, verdict.Exited, "", new(3), new(0), "did not end it"},
+		{"one process kill ends it, seen", v2(oneKill, oneKill, told(137, 9)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "as if killed"},
+		{"one process kill, folded exit", v2(oneKill, oneKill, seen(137)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), nil, "as if killed"},
 		{"one process kill, exit not known", v2(oneKill, oneKill, unknown), loose, verdict.Ended, "", nil, nil, "whether that ended it is not known"},
-		{"limit not known", v2(ownOOM, ownOOM, seen(137)), verdict.Limits{GroupKill: true}, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), ptr(9), "its memory limit and was killed"},
-		{"oom without a kill", v2(verdict.MemoryEvents{OOM: 2}, verdict.MemoryEvents{OOM: 2}, seen(137)), group, verdict.Ended, "", ptr(137), nil, ""},
-		{"held at the limit and not killed", v2(verdict.MemoryEvents{Max: 900}, verdict.MemoryEvents{Max: 900}, seen(137)), group, verdict.Ended, "", ptr(137), nil, ""},
+		{"limit not known", v2(ownOOM, ownOOM, seen(137)), verdict.Limits{GroupKill: true}, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "its memory limit and was killed"},
+		{"oom without a kill", v2(verdict.MemoryEvents{OOM: 2}, verdict.MemoryEvents{OOM: 2}, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
+		{"held at the limit and not killed", v2(verdict.MemoryEvents{Max: 900}, verdict.MemoryEvents{Max: 900}, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
 
 		// M3: a child was killed, the sandbox went on.
-		{"M3: exits with 0", v2(oneKill, oneKill, seen(0)), loose, verdict.Exited, "", ptr(0), ptr(0), "did not end it"},
-		{"M3: docker stop, 143 by a trap, seen", v2(oneKill, oneKill, told(143, 0)), loose, verdict.Exited, "", ptr(143), ptr(0), "did not end it"},
-		{"M3: docker stop, folded", v2(oneKill, oneKill, seen(143)), loose, verdict.Ended, "", ptr(143), nil, "did not end it"},
-		{"a shell returns 137 for a killed child, seen", v2(oneKill, oneKill, told(137, 0)), loose, verdict.Exited, "", ptr(137), ptr(0), "did not end it"},
+		{"M3: exits with 0", v2(oneKill, oneKill, seen(0)), loose, verdict.Exited, "", new(0), new(0), "did not end it"},
+		{"M3: docker stop, 143 by a trap, seen", v2(oneKill, oneKill, told(143, 0)), loose, verdict.Exited, "", new(143), new(0), "did not end it"},
+		{"M3: docker stop, folded", v2(oneKill, oneKill, seen(143)), loose, verdict.Ended, "", new(143), nil, "did not end it"},
+		{"a shell returns 137 for a killed child, seen", v2(oneKill, oneKill, told(137, 0)), loose, verdict.Exited, "", new(137), new(0), "did not end it"},
 
 		// M14: a limit inside the sandbox. The tree has what its own cgroup has not.
-		{"M14: docker kill", v2(none, oneKill, told(137, 9)), group, verdict.Signaled, "", ptr(137), ptr(9), "whether that ended it is not known"},
-		{"M14: folded", v2(none, oneKill, seen(137)), group, verdict.Ended, "", ptr(137), nil, ""},
+		{"M14: docker kill", v2(none, oneKill, told(137, 9)), group, verdict.Signaled, "", new(137), new(9), "whether that ended it is not known"},
+		{"M14: folded", v2(none, oneKill, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
 		{"M14: exit not known", v2(none, oneKill, unknown), group, verdict.Ended, "", nil, nil, ""},
-		{"M14: a group kill inside", v2(none, ownOOM, seen(137)), group, verdict.Ended, "", ptr(137), nil, ""},
-		{"M14: exits with 1", v2(none, oneKill, seen(1)), group, verdict.Exited, "", ptr(1), ptr(0), "did not end it"},
+		{"M14: a group kill inside", v2(none, ownOOM, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
+		{"M14: exits with 1", v2(none, oneKill, seen(1)), group, verdict.Exited, "", new(1), new(0), "did not end it"},
 
 		// M15: the host, or a cgroup above.
-		{"M15: group kill", v2(killOnly, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, ptr(137), ptr(9), "own limit was not reached"},
+		{"M15: group kill", v2(killOnly, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), "own limit was not reached"},
 		{"M15: exit not known", v2(killOnly, killOnly, unknown), group, verdict.OOMKilled, verdict.HostMemoryExhausted, nil, nil, ""},
-		{"M15: the victim lived further down", v2(none, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, ptr(137), ptr(9), ""},
-		{"M15: one process, seen", v2(killOnly, killOnly, told(137, 9)), loose, verdict.OOMKilled, verdict.HostMemoryExhausted, ptr(137), ptr(9), ""},
+		{"M15: the victim lived further down", v2(none, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), ""},
+		{"M15: one process, seen", v2(killOnly, killOnly, told(137, 9)), loose, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), ""},
 		{"M15: one process, exit not known", v2(killOnly, killOnly, unknown), loose, verdict.Ended, "", nil, nil, ""},
-		{"M15: survived", v2(killOnly, killOnly, seen(0)), loose, verdict.Exited, "", ptr(0), ptr(0), "did not end it"},
+		{"M15: survived", v2(killOnly, killOnly, seen(0)), loose, verdict.Exited, "", new(0), new(0), "did not end it"},
 		{
 			"without memory.events it may have been a limit inside",
 			verdict.Evidence{CgroupVersion: 2, Memory: &killOnly, Exit: seen(137)},
-			group, verdict.Ended, "", ptr(137), nil, "whether that ended it",
+			group, verdict.Ended, "", new(137), nil, "whether that ended it",
 		},
 		{
 			"without memory.events.local it may have been anybody's limit",
 			verdict.Evidence{CgroupVersion: 2, MemoryTree: &oneKill, Exit: seen(137)},
-			group, verdict.Ended, "", ptr(137), nil, "whether that ended it",
+			group, verdict.Ended, "", new(137), nil, "whether that ended it",
 		},
 
 		// Cgroup v1: no group kill, and counters of the one cgroup.
-		{"v1: killed at the limit", v1(&oneKill, seen(137)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), nil, "as if killed"},
+		{"v1: killed at the limit", v1(&oneKill, seen(137)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), nil, "as if killed"},
 		{"v1: exit not known", v1(&oneKill, unknown), loose, verdict.Ended, "", nil, nil, "whether that ended it"},
-		{"v1: survived", v1(&oneKill, seen(0)), loose, verdict.Exited, "", ptr(0), ptr(0), "did not end it"},
-		{"v1: M15, the limit was never met", v1(&killOnly, seen(137)), loose, verdict.OOMKilled, verdict.HostMemoryExhausted, ptr(137), nil, ""},
-		{"v1: a kernel that does not count", v1(nil, seen(137)), loose, verdict.Ended, "", ptr(137), nil, ""},
+		{"v1: survived", v1(&oneKill, seen(0)), loose, verdict.Exited, "", new(0), new(0), "did not end it"},
+		{"v1: M15, the limit was never met", v1(&killOnly, seen(137)), loose, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), nil, ""},
+		{"v1: a kernel that does not count", v1(nil, seen(137)), loose, verdict.Ended, "", new(137), nil, ""},
 
 		// P2: tasks.
-		{"pids: a failing program", withPids(v2(none, none, seen(2)), 7), group, verdict.Exited, verdict.PidsLimitReached, ptr(2), ptr(0), "limit of 128 processes and threads refused to start a process 7 times"},
-		{"pids: once", withPids(v2(none, none, seen(2)), 1), group, verdict.Exited, verdict.PidsLimitReached, ptr(2), ptr(0), "once"},
-		{"pids: the exit code is left alone", withPids(v2(none, none, told(137, 9)), 7), group, verdict.Signaled, verdict.PidsLimitReached, ptr(137), ptr(9), ""},
+		{"pids: a failing program", withPids(v2(none, none, seen(2)), 7), group, verdict.Exited, verdict.PidsLimitReached, new(2), new(0), "limit of 128 processes and threads refused to start a process 7 times"},
+		{"pids: once", withPids(v2(none, none, seen(2)), 1), group, verdict.Exited, verdict.PidsLimitReached, new(2), new(0), "once"},
+		{"pids: the exit code is left alone", withPids(v2(none, none, told(137, 9)), 7), group, verdict.Signaled, verdict.PidsLimitReached, new(137), new(9), ""},
 		{"pids: exit not known", withPids(v2(none, none, unknown), 7), group, verdict.Ended, verdict.PidsLimitReached, nil, nil, ""},
-		{"pids: coped with", withPids(v2(none, none, seen(0)), 7), group, verdict.Exited, "", ptr(0), ptr(0), ""},
-		{"pids: memory comes first", withPids(v2(ownOOM, ownOOM, seen(137)), 7), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, ptr(137), ptr(9), ""},
+		{"pids: coped with", withPids(v2(none, none, seen(0)), 7), group, verdict.Exited, "", new(0), new(0), ""},
+		{"pids: memory comes first", withPids(v2(ownOOM, ownOOM, seen(137)), 7), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), ""},
 		{"pids: a kill that did not end it is told too", withPids(v2(oneKill, oneKill, unknown), 7), loose, verdict.Ended, verdict.PidsLimitReached, nil, nil, "7 times; the kernel killed a process"},
-		{"pids: limit not known", withPids(v2(none, none, seen(1)), 2), verdict.Limits{}, verdict.Exited, verdict.PidsLimitReached, ptr(1), ptr(0), "the limit of processes"},
-		{"pids: not counted", verdict.Evidence{CgroupVersion: 2, Exit: seen(1)}, group, verdict.Exited, "", ptr(1), ptr(0), ""},
+		{"pids: limit not known", withPids(v2(none, none, seen(1)), 2), verdict.Limits{}, verdict.Exited, verdict.PidsLimitReached, new(1), new(0), "the limit of processes"},
+		{"pids: not counted", verdict.Evidence{CgroupVersion: 2, Exit: seen(1)}, group, verdict.Exited, "", new(1), new(0), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -228,12 +226,12 @@ func random(r *rand.Rand) (verdict.Evidence, verdict.Limits) {
 	}
 	ev := verdict.Evidence{CgroupVersion: r.IntN(3), Memory: events(), MemoryTree: events(), Exit: unknown}
 	if r.IntN(3) != 0 {
-		ev.PidsMax = ptr(count())
+		ev.PidsMax = new(count())
 	}
 	if r.IntN(4) != 0 {
 		ev.Exit = seen([]int{0, 1, 128, 129, 137, 143, 192, 193, 255, r.IntN(256)}[r.IntN(10)])
 		if r.IntN(2) == 0 {
-			ev.Exit.Signal = ptr([]int{0, 9, 15}[r.IntN(3)])
+			ev.Exit.Signal = new([]int{0, 9, 15}[r.IntN(3)])
 		}
 	}
 	return ev, verdict.Limits{GroupKill: r.IntN(2) == 0}

@@ -458,6 +458,7 @@ func kill(t *testing.T, pid int, s unix.Signal) {
 // eachRuntime runs a test with every low-level runtime, at the same time.
 func eachRuntime(t *testing.T, test func(t *testing.T, lowLevel string)) {
 	t.Helper()
+	t.Parallel()
 	for _, f := range []feature{runc, crun} {
 		t.Run(string(f), func(t *testing.T) {
 			need(t, f)

@@ -81,9 +81,13 @@ func TestNamesThatAreVerbsAreNotTakenForOne(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, lowLevel string) {
 		c := newBox(t, lowLevel, "[limits]\npids = 99").container(sh("sleep 1000"))
 		above := tempDir(t)
+		root := "create"
+		if lowLevel == "crun" { // it reads a relative root from two folders
+			root = filepath.Join(above, "create")
+		}
 		command := func(args ...string) Output {
 			t.Helper()
-			cmd := exec.Command(runtimePath(), append([]string{"--root", "create", "--log=create.log",
+			cmd := exec.Command(runtimePath(), append([]string{"--root", root, "--log=create.log",
 				"--agentbox-config", c.Config, "--agentbox-state", c.State}, args...)...)
 			cmd.Dir = above
 			out := execute(t, 30*time.Second, cmd)

@@ -37,7 +37,7 @@ func TestSpinnersGetTheirCPULimitAndNoMore(t *testing.T) {
 				t.Run(string(w), func(t *testing.T) {
 					c := newBox(t, string(lowLevel), fmt.Sprintf("[limits]\ncpus = %g", limit)).container(sh(spinners))
 					c.begin(w)
-					used := c.cpusUsed(5 * time.Second)
+					used := c.cpusUsedUpTo(t, limit)
 					cg := cgroupOf(t, c.pid())
 					if throttled := cg.field("cpu.stat", "nr_throttled"); throttled == 0 {
 						t.Error("nr_throttled is 0: the limit has not struck")
@@ -46,7 +46,7 @@ func TestSpinnersGetTheirCPULimitAndNoMore(t *testing.T) {
 					c.must("kill", c.ID, "KILL")
 					_, r := c.finish(w)
 					sameAsReport(t, r, have)
-					if ratio := used / limit; ratio < 0.96 || ratio > 1.04 {
+					if used < 0.96*limit {
 						t.Errorf("%.3f CPUs were used, the limit is %g", used, limit)
 					}
 					if r.Events.CPUThrottled == 0 || r.Usage == nil || r.Usage.CPUUsec == nil || *r.Usage.CPUUsec < int64(4.5e6*limit) {
@@ -66,6 +66,23 @@ func TestSpinnersGetTheirCPULimitAndNoMore(t *testing.T) {
 			})
 		})
 	}
+}
+
+// cpusUsedUpTo measures for 5 seconds. Above the limit is never right; below it may
+// be because the machine is busy with something else, so that is tried again.
+func (c *Container) cpusUsedUpTo(t *testing.T, limit float64) float64 {
+	t.Helper()
+	used := 0.0
+	for range 4 {
+		now := c.cpusUsed(5 * time.Second)
+		if now > 1.04*limit {
+			t.Errorf("%.3f CPUs were used, the limit is %g", now, limit)
+		}
+		if used = max(used, now); used >= 0.96*limit {
+			break
+		}
+	}
+	return used
 }
 
 // cpusUsed is the CPU time that the container uses in a while, per time.
@@ -113,15 +130,14 @@ func TestCPUQuotaAndPeriodOfTheSpecHold(t *testing.T) {
 		b := newBox(t, lowLevel)
 		for _, tc := range cases {
 			t.Run(fmt.Sprintf("quota %d, period %d", tc.quota, tc.period), func(t *testing.T) {
-				c := b.on(t).heldContainer("exit 0", resource(tc.quota, "cpu", "quota"), resource(tc.period, "cpu", "period"))
+				c := b.on(t).container(sh("sleep 1000"), resource(tc.quota, "cpu", "quota"), resource(tc.period, "cpu", "period"))
 				c.begin(byCreate)
 				have := c.limits()
 				if have.Quota != tc.wantQuota || have.Period != tc.wantPeriod {
 					t.Errorf("the cgroup has quota %d and period %d, want %d and %d", have.Quota, have.Period, tc.wantQuota, tc.wantPeriod)
 				}
 				sameAsReport(t, c.result(), have)
-				c.release()
-				c.finish(byCreate)
+				c.must("delete", "--force", c.ID)
 			})
 		}
 	})

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -114,6 +113,7 @@ func (c *DockerContainer) answer(runtimeName string, verb []string) string {
 func TestDockerAttachToATerminal(t *testing.T) {
 	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; exit 5`)
 	user, terminal := openTerminal(t)
+	defer terminal.Close()
 	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 100}); err != nil {
 		t.Fatal(err)
 	}
@@ -144,27 +144,4 @@ func TestDockerAttachToATerminal(t *testing.T) {
 	if got := string(seen[:n]); !strings.Contains(got, "40 100\r\n") || !strings.Contains(got, "got hello\r\n") {
 		t.Errorf("the user saw %q", got)
 	}
-}
-
-// openTerminal returns both ends of a new terminal (pty(7)).
-func openTerminal(t *testing.T) (user, terminal *os.File) {
-	t.Helper()
-	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = user.Close() })
-	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = terminal.Close() })
-	return user, terminal
 }

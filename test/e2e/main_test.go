@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -55,11 +56,23 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(scratch)
 		os.Exit(1)
 	}
+	if runtime.GOMAXPROCS(0) < parallel && !chosen("test.parallel") {
+		_ = flag.Set("test.parallel", fmt.Sprint(parallel)) // most tests wait for a container
+	}
 	code := m.Run()
 	if !tearDown() {
 		code = max(code, 1)
 	}
 	os.Exit(code)
+}
+
+// parallel is how many tests run at the same time.
+const parallel = 4
+
+func chosen(name string) bool {
+	found := false
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
 }
 
 // ready looks for what no test can do without.
@@ -129,8 +142,7 @@ func tearDown() bool {
 	}
 	ran := gate.ran()
 	fmt.Printf("%d tests and subtests ran, %d were skipped\n", ran, len(gate.skipped()))
-	chosen := flag.Lookup("test.run").Value.String() + flag.Lookup("test.skip").Value.String()
-	if ran < *leastFlag && chosen == "" {
+	if ran < *leastFlag && !chosen("test.run") && !chosen("test.skip") {
 		good = false
 		fmt.Printf("FAIL: only %d tests ran, at least %d were expected (-least)\n", ran, *leastFlag)
 	}

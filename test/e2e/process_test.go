@@ -59,18 +59,29 @@ func TestExitCodeOfARunIsTheLowLevelRuntimes(t *testing.T) {
 // Extra descriptors, and sockets passed by the protocol of systemd: the same as
 // without us.
 func TestExtraDescriptorsReachTheContainer(t *testing.T) {
+	script := sh(`echo "pid $LISTEN_PID, fds $LISTEN_FDS"; cat <&3; cat <&4`)
 	eachWay(t, func(t *testing.T, lowLevel string, w way) {
 		b := newBox(t, lowLevel)
 		file := filepath.Join(tempDir(t), "file")
 		writeFile(t, file, "secret\n")
-		verb := map[way][]string{byCreate: {"create"}, byRun: {"run"}, byDetach: {"run", "--detach"}}[w]
-		start := func(c *Container, env string) Output {
-			t.Helper()
-			cmd := c.command(append(verb, "--preserve-fds", "1", "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)...)
+		for _, env := range []string{"", "export LISTEN_FDS=1 LISTEN_PID=$$;"} {
+			preserve := "2"
+			if env != "" {
+				preserve = "1" // on top of LISTEN_FDS
+			}
 			// LISTEN_PID names the process that is to become the runtime.
-			cmd = exec.Command("/bin/sh", append([]string{"-c", env + ` exec "$@"`, "sh"}, cmd.Args...)...)
-			cmd.ExtraFiles = []*os.File{newFile(t, file), newFile(t, file)}
-			c.main = launch(t, cmd)
+			withDescriptors := func(cmd *exec.Cmd) *exec.Cmd {
+				cmd = exec.Command("/bin/sh", append([]string{"-c", env + ` exec "$@"`, "sh"}, cmd.Args...)...)
+				cmd.ExtraFiles = []*os.File{newFile(t, file), newFile(t, file)}
+				return cmd
+			}
+			bare := b.container(script)
+			want := execute(t, 30*time.Second, withDescriptors(b.bare("run", "--preserve-fds", preserve, "--bundle", bare.Bundle, bare.ID)))
+
+			c := b.container(script)
+			verb := map[way][]string{byCreate: {"create"}, byRun: {"run"}, byDetach: {"run", "--detach"}}[w]
+			args := append(verb, "--preserve-fds", preserve, "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)
+			c.main = launch(t, withDescriptors(c.command(args...)))
 			if w != byRun {
 				if out := c.main.wait(30 * time.Second); out.Code != 0 {
 					t.Fatal(out)
@@ -80,14 +91,9 @@ func TestExtraDescriptorsReachTheContainer(t *testing.T) {
 				c.start()
 			}
 			out, _ := c.finish(w)
-			return out
-		}
-		if out := start(b.container(sh("cat <&3")), ""); out.Stdout != "secret\n" {
-			t.Errorf("descriptor 3: %v", out)
-		}
-		out := start(b.container(sh(`echo "pid $LISTEN_PID, fds $LISTEN_FDS"; cat <&3; cat <&4`)), "export LISTEN_FDS=1 LISTEN_PID=$$;")
-		if out.Stdout != "pid 1, fds 1\nsecret\nsecret\n" {
-			t.Errorf("sockets by the protocol of systemd: %v", out)
+			if out.Stdout != want.Stdout || !strings.Contains(out.Stdout, "secret\nsecret\n") {
+				t.Errorf("%q: %v, and without us %v", env, out, want)
+			}
 		}
 	})
 }
@@ -334,18 +340,32 @@ func TestCreateDiesWithItsParent(t *testing.T) {
 func dieAfter(t *testing.T, cmd *exec.Cmd, then func()) {
 	t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	started, over, ended := make(chan error), make(chan struct{}), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		defer close(ended)
+	started, over := make(chan error), make(chan struct{})
+	go onThreadThatEnds(func() {
 		started <- cmd.Start()
 		<-over
-	}()
+	})
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = cmd.Wait() }() // the kernel kills it
+	defer close(over)
 	then()
-	close(over)
-	<-ended
-	_ = cmd.Wait()
+}
+
+// onThreadThatEnds calls do, and then ends the thread. The main thread does not
+// end; a second call lands on another one, since this one is not let go.
+func onThreadThatEnds(do func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		do()
+		return
+	}
+	defer runtime.UnlockOSThread()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThreadThatEnds(do)
+	}()
+	<-done
 }

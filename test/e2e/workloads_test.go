@@ -67,16 +67,17 @@ def work(n):
     text = json.dumps([{"id": i, "name": "x" * (i % 50)} for i in range(20000)])
     return hashlib.sha256(text.encode()).hexdigest(), len(json.loads(text))
 
-with concurrent.futures.ProcessPoolExecutor(4) as pool:
-    results = list(pool.map(work, range(4)))
-threads = [threading.Thread(target=lambda: None) for _ in range(200)]
-for t in threads: t.start()
-for t in threads: t.join()
-data = bytearray(300 << 20)[::4096]
-out = subprocess.run([sys.executable, "-c", "print(sum(range(1000)))"], capture_output=True, text=True)
-print(len(set(results)), results[0][1], len(data) >> 10, out.stdout.strip())
+if __name__ == "__main__":
+    with concurrent.futures.ProcessPoolExecutor(4) as pool:
+        results = list(pool.map(work, range(4)))
+    threads = [threading.Thread(target=lambda: None) for _ in range(200)]
+    for t in threads: t.start()
+    for t in threads: t.join()
+    data = bytearray(100 << 20)[::4096]
+    out = subprocess.run([sys.executable, "-c", "print(sum(range(1000)))"], capture_output=True, text=True)
+    print(len(set(results)), results[0][1], len(data) >> 10, out.stdout.strip())
 END
-python3 work.py`, "1 20000 75 499500"},
+python3 work.py`, "1 20000 25 499500"},
 
 	{"Node", []feature{node}, `cat >work.js <<'END'
 const { Worker, isMainThread, parentPort } = require('worker_threads');

@@ -84,11 +84,7 @@ func (s *session) follow(ctx context.Context, process *engine.Process) error {
 	for {
 		select {
 		case <-s.finished:
-			select {
-			case <-process.Done():
-			case <-time.After(powerOffGrace):
-			case <-ctx.Done():
-			}
+			s.awaitPowerOff(ctx, process)
 			return nil
 		case <-process.Done():
 			select {
@@ -107,6 +103,21 @@ func (s *session) follow(ctx context.Context, process *engine.Process) error {
 		case <-whole:
 			return s.explain(fmt.Errorf("%w: the guest was killed after %v", errTimeout, s.options.timeout))
 		}
+	}
+}
+
+// awaitPowerOff gives a guest that did its work the time to stop by itself.
+func (s *session) awaitPowerOff(ctx context.Context, process *engine.Process) {
+	s.mutex.Lock()
+	problem := s.problem
+	s.mutex.Unlock()
+	if problem != nil {
+		return
+	}
+	select {
+	case <-process.Done():
+	case <-time.After(powerOffGrace):
+	case <-ctx.Done():
 	}
 }
 

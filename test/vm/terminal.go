@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -11,29 +10,21 @@ import (
 // terminal is the user's terminal while a guest has it.
 type terminal struct {
 	descriptor int
-	saved      *unix.Termios // nil: standard input is no terminal
+	saved      *unix.Termios
 }
 
-// openTerminal remembers the settings of standard input. A pipe is accepted, for
-// shells that are driven by a script.
+// openTerminal remembers the settings of standard input.
 func openTerminal() (*terminal, error) {
-	t := &terminal{descriptor: int(os.Stdin.Fd())}
-	settings, err := unix.IoctlGetTermios(t.descriptor, unix.TCGETS)
-	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.ENODEV) {
-		return t, nil
-	}
+	descriptor := int(os.Stdin.Fd())
+	settings, err := unix.IoctlGetTermios(descriptor, unix.TCGETS)
 	if err != nil {
-		return nil, fmt.Errorf("read the terminal's settings: %w", err)
+		return nil, fmt.Errorf("shell needs a terminal as its input (run takes scripts): %w", err)
 	}
-	t.saved = settings
-	return t, nil
+	return &terminal{descriptor: descriptor, saved: settings}, nil
 }
 
 // raw hands every key to the guest, Ctrl-C included.
 func (t *terminal) raw() error {
-	if t.saved == nil {
-		return nil
-	}
 	settings := *t.saved
 	settings.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 	settings.Oflag &^= unix.OPOST
@@ -48,10 +39,8 @@ func (t *terminal) raw() error {
 
 // restore gives the terminal back as it was.
 func (t *terminal) restore() {
-	if t.saved != nil {
-		// Nothing can be done about a terminal that is gone.
-		_ = unix.IoctlSetTermios(t.descriptor, unix.TCSETS, t.saved)
-	}
+	// Nothing can be done about a terminal that is gone.
+	_ = unix.IoctlSetTermios(t.descriptor, unix.TCSETS, t.saved)
 }
 
 // size returns rows and columns, or what a plain terminal has.

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -61,7 +62,7 @@ func (f *Filter) SetOutput(output io.Writer) { f.output = output }
 
 // Write implements io.Writer; it fails only if the output does.
 func (f *Filter) Write(p []byte) (int, error) {
-	data := append(f.held, p...)
+	data := slices.Concat(f.held, p)
 	f.held = nil
 	for len(data) > 0 {
 		if f.inControl {

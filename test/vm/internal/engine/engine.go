@@ -98,15 +98,17 @@ type Process struct {
 	err     error
 }
 
-// Start runs the command in a process group of its own. Nil input is an empty
-// one. The group dies with this process even if this process is killed.
+// Start runs the command in a session and process group of its own, so that the
+// kernel of user-mode Linux may change the settings of a terminal that is not its
+// own without being stopped for it. Nil input is an empty one. The engine dies
+// with this process even if this process is killed.
 func Start(command Command, input io.Reader, output io.Writer) (*Process, error) {
 	process := &Process{done: make(chan struct{})}
 	process.command = exec.Command(command.Program, command.Arguments...)
 	process.command.Env = append(os.Environ(), command.Environment...)
 	process.command.Stdout = output
 	process.command.Stderr = output
-	process.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	process.command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if file, ok := input.(*os.File); ok {
 		process.command.Stdin = file
 	}

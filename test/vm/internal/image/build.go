@@ -194,7 +194,7 @@ func busyboxRoot(root string) error {
 	if err != nil {
 		return fmt.Errorf("list busybox applets: %w", err)
 	}
-	for _, applet := range strings.Fields(string(applets)) {
+	for applet := range strings.FieldsSeq(string(applets)) {
 		if applet == "busybox" {
 			continue
 		}

@@ -227,7 +227,7 @@ func loadOrder(modulesDep, module string) []string {
 		}
 		// depmod lists what a module needs with the deepest last.
 		order := []string{file}
-		for _, need := range strings.Fields(needs) {
+		for need := range strings.FieldsSeq(needs) {
 			order = append([]string{need}, order...)
 		}
 		return order

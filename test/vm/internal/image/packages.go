@@ -8,7 +8,7 @@ const Suite = "forky"
 // Node, a JVM, a C build) are part of it.
 var Packages = []string{
 	"docker.io", "docker-cli", "containerd", "runc", "crun",
-	"iproute2", "iptables", "nftables", "procps", "kmod", "jq",
+	"iproute2", "iptables", "nftables", "procps", "kmod", "jq", "uidmap",
 	"e2fsprogs", "xfsprogs", "busybox-static",
 	"python3-minimal", "nodejs", "default-jre-headless", "make", "gcc", "libc6-dev",
 	// Satisfies the kernel's wish for an initramfs generator at the lowest price;
