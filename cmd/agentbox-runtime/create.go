@@ -39,6 +39,10 @@ func (inv *invocation) create() error {
 	}
 	inv.sweep()
 	st, err := inv.prepare(cfg, runtime)
+	if err != nil && cfg.Policy.Mode == limits.ModeOff {
+		inv.warn(fmt.Errorf("mode off, nothing is reported about %s: %w", inv.cmd.ID, err))
+		return become(runtime, inv.cmd.Args)
+	}
 	if err != nil {
 		keepRefusal(storeOf(cfg), inv.cmd.ID, cfg.Policy.Mode, err)
 		return err

@@ -20,7 +20,7 @@ func (inv *invocation) delete() error {
 		return inv.passThrough()
 	}
 	if err != nil {
-		return err
+		return inv.deleteLost(err)
 	}
 	harvest.Collect(st)
 	if err := inv.states.Update(st); err != nil {
@@ -40,6 +40,25 @@ func (inv *invocation) delete() error {
 	return harvest.Finish(inv.states, st)
 }
 
+// deleteLost deletes a container whose state cannot be read: its verdict is
+// lost, but the container and its id must not stay for ever.
+func (inv *invocation) deleteLost(cause error) error {
+	inv.warn(fmt.Errorf("the verdict of %s is lost: %w", inv.cmd.ID, cause))
+	path := inv.states.Runtime(inv.root, inv.cmd.ID)
+	if path == "" {
+		return cause
+	}
+	runtime.LockOSThread() // see child
+	c := child(path, inv.cmd.Args)
+	if err := c.Run(); c.ProcessState == nil {
+		return fmt.Errorf("start the low-level runtime %s: %w", path, err)
+	}
+	if inv.exitCode = exitCodeOf(c.ProcessState); inv.exitCode != 0 {
+		return nil
+	}
+	return inv.states.Remove(inv.root, inv.cmd.ID)
+}
+
 // sweep finishes what lost its container: a create that failed, a shim that was
 // killed before it called delete.
 func (inv *invocation) sweep() {
@@ -48,9 +67,7 @@ func (inv *invocation) sweep() {
 		inv.warn(fmt.Errorf("look for sandboxes that lost their container: %w", err))
 	}
 	for _, st := range orphans {
-		if st.Evidence == nil {
-			harvest.Collect(st)
-		}
+		harvest.Collect(st)
 		if err := harvest.Finish(inv.states, st); err != nil {
 			inv.warn(err)
 		}

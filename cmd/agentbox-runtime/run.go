@@ -40,6 +40,11 @@ func (inv *invocation) runForeground(st *state.State) error {
 		return errors.Join(fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err), inv.states.Remove(st.Root, st.ID))
 	}
 	inv.exitCode = exitCodeOf(c.ProcessState)
+	if c.ProcessState.ExitCode() < 0 {
+		// The low-level runtime itself was killed. The container may live on,
+		// as it would without us; its state waits for whoever deletes it.
+		return nil
+	}
 	return inv.afterRun(st, keeps)
 }
 

@@ -21,6 +21,8 @@ type Effective struct {
 	// Owner is where the limit is set: Self, or the folder of an ancestor.
 	// Empty when there is no limit.
 	Owner string
+	// Above says that an ancestor has a limit too, tighter or not.
+	Above bool
 	// Mechanism is the kernel's name: "memory.max", "RLIMIT_NOFILE". Empty
 	// when nothing here could limit: no cgroup on the way to the root has the
 	// file.
@@ -69,7 +71,11 @@ func (c *Cgroup) effective(keys []limits.Key) (map[limits.Key]Effective, error) 
 
 // tighten makes e the tighter of itself and what the cgroup at owner has.
 func (e *Effective) tighten(v limits.Value, owner string) {
-	if v.None || e.Owner != "" && e.Value.N <= v.N {
+	if v.None {
+		return
+	}
+	e.Above = e.Above || owner != Self
+	if e.Owner != "" && e.Value.N <= v.N {
 		return
 	}
 	e.Value, e.Owner = v, owner

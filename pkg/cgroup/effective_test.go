@@ -17,15 +17,15 @@ func TestEffectiveAll(t *testing.T) {
 			limits.KeyMemory:     {Value: limits.Limit(512 << 20), Owner: Self, Mechanism: "memory.max"},
 			limits.KeyMemoryHigh: {Value: limits.NoLimit(), Mechanism: "memory.high"},
 			limits.KeySwap:       {Value: limits.Limit(0), Owner: Self, Mechanism: "memory.swap.max"},
-			limits.KeyPids:       {Value: limits.Limit(1024), Owner: slice, Mechanism: "pids.max"},
-			limits.KeyCPUs:       {Value: limits.Limit(1_500_000), Owner: Self, Mechanism: "cpu.max", Quota: 150000, Period: 100000},
+			limits.KeyPids:       {Value: limits.Limit(1024), Owner: slice, Above: true, Mechanism: "pids.max"},
+			limits.KeyCPUs:       {Value: limits.Limit(1_500_000), Owner: Self, Above: true, Mechanism: "cpu.max", Quota: 150000, Period: 100000},
 		},
 		"v1": {
 			limits.KeyMemory:     {Value: limits.Limit(512 << 20), Owner: Self, Mechanism: "memory.limit_in_bytes"},
 			limits.KeyMemoryHigh: {Value: limits.NoLimit()},
 			limits.KeySwap:       {Value: limits.Limit(0), Owner: Self, Mechanism: "memory.memsw.limit_in_bytes"},
 			limits.KeyPids:       {Value: limits.Limit(512), Owner: Self, Mechanism: "pids.max"},
-			limits.KeyCPUs:       {Value: limits.Limit(1_500_000), Owner: Self, Mechanism: "cpu.cfs_quota_us", Quota: 150000, Period: 100000},
+			limits.KeyCPUs:       {Value: limits.Limit(1_500_000), Owner: Self, Above: true, Mechanism: "cpu.cfs_quota_us", Quota: 150000, Period: 100000},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,25 +65,25 @@ func TestEffective(t *testing.T) {
 			"equal limits belong to the nearest", "v2",
 			files{slice + "memory.max": "536870912\n"},
 			limits.KeyMemory,
-			Effective{Value: limits.Limit(512 << 20), Owner: Self, Mechanism: "memory.max"},
+			Effective{Value: limits.Limit(512 << 20), Owner: Self, Above: true, Mechanism: "memory.max"},
 		},
 		{
 			"memory.high of the parent", "v2",
 			files{slice + "memory.high": "4096\n"},
 			limits.KeyMemoryHigh,
-			Effective{Value: limits.Limit(4096), Owner: "/" + slice[:len(slice)-1], Mechanism: "memory.high"},
+			Effective{Value: limits.Limit(4096), Owner: "/" + slice[:len(slice)-1], Above: true, Mechanism: "memory.high"},
 		},
 		{
 			"root of a namespace has a limit", "v2",
 			files{"sys/fs/cgroup/memory.max": "8192\n"},
 			limits.KeyMemory,
-			Effective{Value: limits.Limit(8192), Owner: "/sys/fs/cgroup", Mechanism: "memory.max"},
+			Effective{Value: limits.Limit(8192), Owner: "/sys/fs/cgroup", Above: true, Mechanism: "memory.max"},
 		},
 		{
 			"controller off for the container", "v2",
 			files{scope + "pids.max": "-"},
 			limits.KeyPids,
-			Effective{Value: limits.Limit(1024), Owner: "/" + slice[:len(slice)-1], Mechanism: "pids.max"},
+			Effective{Value: limits.Limit(1024), Owner: "/" + slice[:len(slice)-1], Above: true, Mechanism: "pids.max"},
 		},
 		{
 			"no swap accounting", "v2",
@@ -95,7 +95,7 @@ func TestEffective(t *testing.T) {
 			"parent has less CPU", "v2",
 			files{slice + "cpu.max": "50000 1000000\n"},
 			limits.KeyCPUs,
-			Effective{Value: limits.Limit(50_000), Owner: "/" + slice[:len(slice)-1], Mechanism: "cpu.max", Quota: 50000, Period: 1000000},
+			Effective{Value: limits.Limit(50_000), Owner: "/" + slice[:len(slice)-1], Above: true, Mechanism: "cpu.max", Quota: 50000, Period: 1000000},
 		},
 		{
 			"no CPU limit", "v2",
@@ -107,7 +107,7 @@ func TestEffective(t *testing.T) {
 			"v1 parent is tighter", "v1",
 			files{memory + "docker/memory.limit_in_bytes": "4096\n"},
 			limits.KeyMemory,
-			Effective{Value: limits.Limit(4096), Owner: "/" + memory + "docker", Mechanism: "memory.limit_in_bytes"},
+			Effective{Value: limits.Limit(4096), Owner: "/" + memory + "docker", Above: true, Mechanism: "memory.limit_in_bytes"},
 		},
 		{
 			"v1 parent without hierarchy", "v1",
@@ -125,7 +125,7 @@ func TestEffective(t *testing.T) {
 			"v1 swap of the parent", "v1",
 			files{memory + dirV1 + "/memory.memsw.limit_in_bytes": unlimited, memory + "docker/memory.memsw.limit_in_bytes": "536870913\n"},
 			limits.KeySwap,
-			Effective{Value: limits.Limit(1), Owner: "/" + memory + "docker", Mechanism: "memory.memsw.limit_in_bytes"},
+			Effective{Value: limits.Limit(1), Owner: "/" + memory + "docker", Above: true, Mechanism: "memory.memsw.limit_in_bytes"},
 		},
 		{
 			"v1 swap without memory", "v1",
@@ -137,7 +137,7 @@ func TestEffective(t *testing.T) {
 			"v1 parent allows less than memory and swap", "v1",
 			files{memory + "docker/memory.memsw.limit_in_bytes": "4096\n"},
 			limits.KeySwap,
-			Effective{Value: limits.Limit(0), Owner: "/" + memory + "docker", Mechanism: "memory.memsw.limit_in_bytes"},
+			Effective{Value: limits.Limit(0), Owner: "/" + memory + "docker", Above: true, Mechanism: "memory.memsw.limit_in_bytes"},
 		},
 		{
 			"v1 no memsw", "v1",

@@ -396,7 +396,7 @@ func (r *resolver) oom() error {
 	memory := p.Entry(KeyMemory)
 	if p.OOMScope == ScopeContainer && memory.ByKernel() {
 		p.GroupKill = r.host.GroupKill.Enforcer == EnforcerKernel
-		if !p.GroupKill {
+		if !p.GroupKill && p.Mode != ModeOff {
 			r.warnf("memory: one process is killed, not the whole sandbox: %s", r.host.GroupKill.Reason)
 		}
 	}

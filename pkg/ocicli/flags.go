@@ -157,6 +157,26 @@ var updateFlags = flagTable{
 	helpFlag, usageFlag,
 }
 
+// killFlags are those of kill.
+var killFlags = flagTable{
+	{"all", "a", boolean},
+	{"regex", "r", boolean}, // crun
+	helpFlag, usageFlag,
+}
+
+// psFlags are those of ps. Behind the id stand those of ps(1).
+var psFlags = flagTable{
+	{"format", "f", valued},
+	helpFlag, usageFlag,
+}
+
+// eventsFlags are those of events.
+var eventsFlags = flagTable{
+	{"interval", "", valued},
+	{"stats", "", boolean},
+	helpFlag, usageFlag,
+}
+
 // plainFlags are those of the verbs that have none of their own.
 var plainFlags = flagTable{helpFlag, usageFlag}
 
@@ -175,7 +195,13 @@ func verbFlags(verb string) flagTable {
 		return execFlags
 	case "update":
 		return updateFlags
-	case "start", "state":
+	case "kill":
+		return killFlags
+	case "ps":
+		return psFlags
+	case "events":
+		return eventsFlags
+	case "start", "state", "pause", "resume":
 		return plainFlags
 	}
 	return nil

@@ -23,8 +23,8 @@ import (
 // Command is one command line, taken apart.
 //
 // What follows the verb is read for create, run, restore, start, delete, exec,
-// update and state. For any other verb only the fields of the global flags are
-// filled.
+// update, state, kill, pause, resume, ps and events. For any other verb only the
+// fields of the global flags are filled.
 type Command struct {
 	// Config and State are the values of --agentbox-config and
 	// --agentbox-state, "" when not given. They are not in Args.

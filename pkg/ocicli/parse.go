@@ -282,7 +282,7 @@ func (p *parser) lenient(flags flagTable, args []string) {
 		token := args[i]
 		if !looksLikeFlag(token) {
 			p.operand(i, token)
-			if p.Verb == "exec" { // what follows is the program's
+			if p.Verb == "exec" || p.Verb == "ps" { // what follows is for another program
 				break
 			}
 			continue

@@ -254,7 +254,7 @@ func (r *reader) hold(e limits.Entry, have cgroup.Effective, holds bool) {
 	v := have.Value
 	switch e.Key {
 	case limits.KeyMemory:
-		r.report.Held.Memory = &v
+		r.report.Held.Memory, r.report.Held.MemoryAbove = &v, have.Above
 	case limits.KeyPids:
 		r.report.Held.Pids = &v
 	}

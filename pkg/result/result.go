@@ -130,7 +130,7 @@ func EventsOf(ev verdict.Evidence) Events {
 
 // Conclude fills in the verdict.
 func (r *Result) Conclude(v verdict.Verdict, ev verdict.Evidence, at time.Time) {
-	r.Status, r.ErrorCode, r.Message, r.Retryable = v.Status, v.Code, v.Message, v.Code.Retryable()
+	r.Status, r.ErrorCode, r.Message, r.Retryable = v.Status, v.Code, v.Message, v.Retryable
 	r.ExitCode, r.Signal, r.ExitSource = v.ExitCode, v.Signal, ev.Exit.Source
 	r.Evidence, r.Events, r.FinishedAt = ev, EventsOf(ev), &at
 }

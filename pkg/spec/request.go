@@ -186,6 +186,11 @@ func (d *Document) readUnified(req *limits.Request) error {
 		if strings.ContainsAny(name, "/\x00") {
 			return fmt.Errorf("linux.resources.unified: the key %q is not a file name", name)
 		}
+		if strings.HasPrefix(name, "cgroup.") {
+			// cgroup.procs moves processes of the host in, cgroup.freeze and
+			// cgroup.kill act at once: none is a resource.
+			return fmt.Errorf("linux.resources.unified: %.40q is no resource of a container: remove it", name)
+		}
 	}
 	for _, name := range unifiedKeys {
 		text, ok := d.unified[name]

@@ -195,11 +195,15 @@ func (s Store) Remove(root, id string) error {
 	if err != nil {
 		return fmt.Errorf("remove the state of %s: %w", id, err)
 	}
-	// The folders above go with their last sandbox: a folder that has entries
-	// is not removed.
+	s.removeEmpty(dir)
+	return nil
+}
+
+// removeEmpty lets the folders above a sandbox go with their last one: a folder
+// that has entries is not removed.
+func (s Store) removeEmpty(dir string) {
 	_ = os.Remove(dir)
 	_ = os.Remove(s.Dir)
-	return nil
 }
 
 // Ref names one sandbox in a store.
@@ -273,6 +277,7 @@ func (s Store) Orphans() ([]*State, error) {
 	err := s.each(func(dir, root, name string) error {
 		if rest, isTemp := strings.CutPrefix(name, tempPrefix); isTemp {
 			removeHalfWritten(filepath.Join(dir, name), rest)
+			s.removeEmpty(dir)
 			return nil
 		}
 		if _, err := os.Lstat(filepath.Join(root, name)); err == nil {

@@ -38,24 +38,24 @@ const (
 	ConfigInvalid       Code = "SANDBOX_CONFIG_INVALID"
 )
 
-// Retryable reports whether running the same thing again, under the same limits,
-// can end better.
-func (c Code) Retryable() bool { return c == HostMemoryExhausted }
-
 // Verdict is the outcome of Classify.
 type Verdict struct {
-	Status   Status
-	Code     Code
-	Message  string // one sentence for a person
-	ExitCode *int   // nil: not known
-	Signal   *int   // nil: not known, or the source cannot tell; 0: no signal
+	Status    Status
+	Code      Code
+	Message   string // one sentence for a person
+	Retryable bool   // the same, under the same limits, can end better at another time
+	ExitCode  *int   // nil: not known
+	Signal    *int   // nil: not known, or the source cannot tell; 0: no signal
 }
 
 // Limits are the values that held while the sandbox ran, as read back.
 type Limits struct {
-	Memory    *limits.Value `json:"memory,omitempty"` // nil: not known
-	Pids      *limits.Value `json:"pids,omitempty"`   // nil: not known
-	GroupKill bool          `json:"group_kill"`       // memory.oom.group was 1
+	Memory *limits.Value `json:"memory,omitempty"` // nil: not known
+	Pids   *limits.Value `json:"pids,omitempty"`   // nil: not known
+	// MemoryAbove says that a cgroup above the sandbox has a memory limit of
+	// its own, as a Kubernetes pod does.
+	MemoryAbove bool `json:"memory_above,omitempty"`
+	GroupKill   bool `json:"group_kill"` // memory.oom.group was 1
 }
 
 const sigkill = 9
@@ -99,8 +99,13 @@ func Classify(ev Evidence, held Limits) Verdict {
 	case kills && ownLimit(ev) && endedByOOM(e, grouped):
 		return oomVerdict(e, grouped, MemoryLimitExceeded, memoryMessage(held, grouped))
 	case kills && ranOutAbove(ev) && endedByOOM(e, grouped):
-		return oomVerdict(e, grouped, HostMemoryExhausted,
-			"killed for memory although its own limit was not reached: the host, or a cgroup above the sandbox, ran out")
+		v := oomVerdict(e, grouped, HostMemoryExhausted,
+			"killed for memory although its own limit was not reached: the host ran out")
+		if held.MemoryAbove {
+			v.Message += ", or the limit of a cgroup above the sandbox was reached"
+		}
+		v.Retryable = !held.MemoryAbove
+		return v
 	}
 	v := plainVerdict(e)
 	if ev.PidsMax != nil && *ev.PidsMax > 0 && !e.succeeded() {

@@ -160,17 +160,34 @@ func show(n *int) string {
 	return string(data)
 }
 
+// TestRetryable: only memory of the host comes back by itself; a limit of a
+// cgroup above the sandbox does not.
 func TestRetryable(t *testing.T) {
-	for _, code := range []verdict.Code{
-		"", verdict.MemoryLimitExceeded, verdict.PidsLimitReached,
-		verdict.LimitUnenforceable, verdict.ConfigInvalid,
-	} {
-		if code.Retryable() {
-			t.Errorf("%q is retryable: the same would end the same", code)
-		}
+	host := verdict.Evidence{
+		CgroupVersion: 2,
+		Memory:        &verdict.MemoryEvents{OOMKill: 1},
+		MemoryTree:    &verdict.MemoryEvents{OOMKill: 1},
 	}
-	if !verdict.HostMemoryExhausted.Retryable() {
-		t.Error("memory of the host comes back")
+	own := host
+	own.Memory = &verdict.MemoryEvents{OOM: 1, OOMKill: 1}
+	refused := int64(3)
+	for _, c := range []struct {
+		name string
+		ev   verdict.Evidence
+		held verdict.Limits
+		code verdict.Code
+		want bool
+	}{
+		{"the host ran out", host, verdict.Limits{GroupKill: true}, verdict.HostMemoryExhausted, true},
+		{"the host or a cgroup above ran out", host, verdict.Limits{GroupKill: true, MemoryAbove: true}, verdict.HostMemoryExhausted, false},
+		{"the sandbox's own limit", own, verdict.Limits{GroupKill: true}, verdict.MemoryLimitExceeded, false},
+		{"the limit of processes", verdict.Evidence{CgroupVersion: 2, PidsMax: &refused}, verdict.Limits{}, verdict.PidsLimitReached, false},
+		{"no limit", verdict.Evidence{CgroupVersion: 2}, verdict.Limits{}, "", false},
+	} {
+		v := verdict.Classify(c.ev, c.held)
+		if v.Code != c.code || v.Retryable != c.want {
+			t.Errorf("%s: %q, retryable %v; want %q, %v", c.name, v.Code, v.Retryable, c.code, c.want)
+		}
 	}
 }
 
