@@ -120,8 +120,8 @@ func (inv *invocation) specPath() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the bundle: %w", err)
 	}
-	switch name := inv.cmd.SpecFile; {
-	case name == "" || name == spec.ConfigName:
+	switch name := inv.cmd.SpecFile; name {
+	case "", spec.ConfigName:
 		return filepath.Join(bundle, spec.ConfigName), nil
 	default:
 		path, err := filepath.Abs(name)

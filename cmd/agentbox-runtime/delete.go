@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime"
 
 	"github.com/agentbox/agentbox/pkg/harvest"
+	"github.com/agentbox/agentbox/pkg/spec"
+	"github.com/agentbox/agentbox/pkg/state"
 )
 
 // delete keeps the evidence, lets the low-level runtime remove the container,
@@ -28,7 +29,6 @@ func (inv *invocation) delete() error {
 		// be removed.
 		inv.warn(err)
 	}
-	runtime.LockOSThread() // see child
 	c := child(st.Runtime, inv.cmd.Args)
 	if err := c.Run(); c.ProcessState == nil {
 		return fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err)
@@ -36,6 +36,14 @@ func (inv *invocation) delete() error {
 	inv.exitCode = exitCodeOf(c.ProcessState)
 	if inv.exitCode != 0 && st.Live() {
 		return nil
+	}
+	return inv.finish(st)
+}
+
+// finish keeps the result of a sandbox and removes what is ours of it.
+func (inv *invocation) finish(st *state.State) error {
+	if st.Started == nil { // its create may have been killed
+		spec.RemoveHalfWritten(st.Bundle, st.Creator.Pid)
 	}
 	return harvest.Finish(inv.states, st)
 }
@@ -48,7 +56,6 @@ func (inv *invocation) deleteLost(cause error) error {
 	if path == "" {
 		return cause
 	}
-	runtime.LockOSThread() // see child
 	c := child(path, inv.cmd.Args)
 	if err := c.Run(); c.ProcessState == nil {
 		return fmt.Errorf("start the low-level runtime %s: %w", path, err)
@@ -68,7 +75,7 @@ func (inv *invocation) sweep() {
 	}
 	for _, st := range orphans {
 		harvest.Collect(st)
-		if err := harvest.Finish(inv.states, st); err != nil {
+		if err := inv.finish(st); err != nil {
 			inv.warn(err)
 		}
 	}

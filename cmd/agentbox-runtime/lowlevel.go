@@ -122,8 +122,7 @@ func runExec(args []string) int {
 }
 
 // child prepares the low-level runtime as a child: same descriptors, same
-// process group, and it does not outlive us. The caller has locked its thread,
-// since the kernel ties the death signal to the parent's thread.
+// process group, and it does not outlive us (see init).
 func child(path string, args []string) *exec.Cmd {
 	c := exec.Command(path, args...)
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {

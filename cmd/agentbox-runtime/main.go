@@ -6,10 +6,16 @@ package main
 
 import (
 	"os"
+	"runtime"
 
 	"github.com/agentbox/agentbox/pkg/ocicli"
 	"github.com/agentbox/agentbox/pkg/spec"
 )
+
+// A death signal (PR_SET_PDEATHSIG) belongs to one thread: an exec from another
+// thread loses the one that our caller has set, and one that we set for a child
+// is sent when the thread that started it ends. So all is done on the first one.
+func init() { runtime.LockOSThread() }
 
 func main() { os.Exit(run(os.Args[1:])) }
 

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +30,6 @@ func (inv *invocation) runForeground(st *state.State) error {
 	if keeps && !inv.cmd.Keep {
 		args = inv.cmd.WithFlags("--keep")
 	}
-	runtime.LockOSThread() // see child
 	c := child(st.Runtime, args)
 	stop := forwardSignals(c)
 	err := c.Run()

@@ -132,8 +132,7 @@ func read(path string) ([]byte, error) {
 
 func fileError(path string, err error) *Error {
 	text := err.Error()
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		text = pe.Err.Error()
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -31,7 +32,7 @@ func TestExample(t *testing.T) {
 	want := Default()
 	want.Policy.AllowAnnotations = []string{"org.systemd.property.TasksMax", "run.oci.*"}
 	want.Policy.OOMScopes = []limits.Scope{limits.ScopeContainer, limits.ScopeProcess}
-	for key, v := range map[limits.Key]limits.Value{
+	maps.Copy(want.Policy.Defaults, map[limits.Key]limits.Value{
 		limits.KeyMemoryHigh:     limits.NoLimit(),
 		limits.KeyIOReadIOPS:     limits.Limit(5000),
 		limits.KeyIOWriteIOPS:    limits.Limit(5000),
@@ -41,9 +42,7 @@ func TestExample(t *testing.T) {
 		limits.KeyNetworkEgress:  limits.Limit(50 * mib),
 		limits.KeyNetworkIngress: limits.Limit(100 * mib),
 		limits.KeyConnections:    limits.Limit(1024),
-	} {
-		want.Policy.Defaults[key] = v
-	}
+	})
 	want.Policy.Ceilings = limits.Set{
 		limits.KeyMemory:   limits.Limit(16 * gib),
 		limits.KeySwap:     limits.Limit(gib),

@@ -47,17 +47,27 @@ var understood = []struct {
 	want want
 }{
 	// Who really calls.
-	{"docker", "--root /run/docker/runtime-runc/moby --log /b/log.json --log-format json --systemd-cgroup create --bundle /b --pid-file /b/init.pid c1",
-		want{verb: "create", id: "c1", bundle: "/b", pid: "/b/init.pid", root: "/run/docker/runtime-runc/moby", log: "/b/log.json", format: "json", systemd: true}},
-	{"docker's runtimeArgs", "--agentbox-config /etc/a.toml --agentbox-state=/run/a --root /r create --bundle /b --console-socket /s c1",
-		want{verb: "create", id: "c1", bundle: "/b", root: "/r", config: "/etc/a.toml", state: "/run/a"}},
-	{"conmon", "--systemd-cgroup --root=/run/runc --log-format=json --log=/l create --bundle /b --pid-file /p --no-pivot --preserve-fds 2 c1",
-		want{verb: "create", id: "c1", bundle: "/b", pid: "/p", root: "/run/runc", log: "/l", format: "json", systemd: true}},
-	{"containerd restore", "--root /r restore --image-path /i --work-path /w --tcp-established --file-locks --manage-cgroups-mode soft --empty-ns network --detach --no-subreaper --bundle /b --pid-file /p c1",
-		want{verb: "restore", id: "c1", bundle: "/b", pid: "/p", root: "/r", detach: true}},
+	{
+		"docker", "--root /run/docker/runtime-runc/moby --log /b/log.json --log-format json --systemd-cgroup create --bundle /b --pid-file /b/init.pid c1",
+		want{verb: "create", id: "c1", bundle: "/b", pid: "/b/init.pid", root: "/run/docker/runtime-runc/moby", log: "/b/log.json", format: "json", systemd: true},
+	},
+	{
+		"docker's runtimeArgs", "--agentbox-config /etc/a.toml --agentbox-state=/run/a --root /r create --bundle /b --console-socket /s c1",
+		want{verb: "create", id: "c1", bundle: "/b", root: "/r", config: "/etc/a.toml", state: "/run/a"},
+	},
+	{
+		"conmon", "--systemd-cgroup --root=/run/runc --log-format=json --log=/l create --bundle /b --pid-file /p --no-pivot --preserve-fds 2 c1",
+		want{verb: "create", id: "c1", bundle: "/b", pid: "/p", root: "/run/runc", log: "/l", format: "json", systemd: true},
+	},
+	{
+		"containerd restore", "--root /r restore --image-path /i --work-path /w --tcp-established --file-locks --manage-cgroups-mode soft --empty-ns network --detach --no-subreaper --bundle /b --pid-file /p c1",
+		want{verb: "restore", id: "c1", bundle: "/b", pid: "/p", root: "/r", detach: true},
+	},
 	{"containerd delete", "--root /r delete --force c1", want{verb: "delete", id: "c1", root: "/r", force: true}},
-	{"containerd exec", "--root /r exec --process /p.json --detach --pid-file /x/e1.pid c1",
-		want{verb: "exec", id: "c1", root: "/r", pid: "/x/e1.pid", detach: true}},
+	{
+		"containerd exec", "--root /r exec --process /p.json --detach --pid-file /x/e1.pid c1",
+		want{verb: "exec", id: "c1", root: "/r", pid: "/x/e1.pid", detach: true},
+	},
 
 	// Finding the verb.
 	{"nothing", "", want{}},
@@ -215,8 +225,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, tt := range refused {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := Parse(argv(tt.line))
-			var refusal *Error
-			if !errors.As(err, &refusal) {
+			if _, ok := errors.AsType[*Error](err); !ok {
 				t.Fatalf("Parse(%q) = %+v, %v, want an *Error", tt.line, c, err)
 			}
 			if !strings.Contains(err.Error(), tt.says) || strings.ContainsAny(err.Error(), "\n") {

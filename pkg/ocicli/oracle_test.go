@@ -47,7 +47,7 @@ type flagSpec struct {
 
 func flagSpecs(verb string) []flagSpec {
 	var specs []flagSpec
-	for _, field := range strings.Fields(runcFlags[verb]) {
+	for field := range strings.FieldsSeq(runcFlags[verb]) {
 		names, kind, _ := strings.Cut(field, ":")
 		all := strings.Split(names, ",")
 		specs = append(specs, flagSpec{all[0], all[1:], kind[0]})

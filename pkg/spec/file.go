@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -72,12 +73,28 @@ func (f *File) Close() { _ = unix.Close(f.dir) }
 
 var replaced atomic.Int64
 
+// tempPart is what the name of a half-written file has in the middle: the pid of
+// its writer.
+const tempPart = ".agentbox-%d-"
+
+// RemoveHalfWritten removes from a bundle what a Replace of a process that was
+// killed left there. It does what it can: the bundle may be gone.
+func RemoveHalfWritten(bundle string, pid int) {
+	entries, _ := os.ReadDir(bundle)
+	part := fmt.Sprintf(tempPart, pid)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), part) && e.Type().IsRegular() {
+			_ = os.Remove(filepath.Join(bundle, e.Name()))
+		}
+	}
+}
+
 // Replace puts data in the place of the file, with its mode and owner. A crash
 // at any moment leaves either the old file or the new one; what a power failure
 // leaves is not looked after, since a bundle does not outlive it.
 func (f *File) Replace(data []byte) (err error) {
 	// The number keeps two calls in one process apart.
-	temp := fmt.Sprintf(".%s.agentbox-%d-%d", f.name, os.Getpid(), replaced.Add(1))
+	temp := fmt.Sprintf(".%s"+tempPart+"%d", f.name, os.Getpid(), replaced.Add(1))
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(f.dir, temp, flags, 0o600)
 	if errors.Is(err, unix.EEXIST) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -272,7 +273,10 @@ type Container struct {
 	main    *Process // the command that started it
 }
 
-var containers atomic.Int64
+var (
+	containers atomic.Int64
+	testOf     sync.Map // container id -> name of the test
+)
 
 // container makes a bundle that runs args, in a cgroup of its own. The container
 // is deleted at the end of the test.
@@ -280,6 +284,7 @@ func (b *Box) container(args []string, tweaks ...Tweak) *Container {
 	b.t.Helper()
 	dir := tempDir(b.t)
 	c := &Container{Box: b, ID: fmt.Sprintf("%s-%d", token, containers.Add(1)), Bundle: dir, PidFile: filepath.Join(dir, "pid")}
+	testOf.Store(c.ID, b.t.Name())
 	s := baseSpec(c.ID, args...)
 	for _, tweak := range tweaks {
 		tweak(s)

