@@ -80,10 +80,12 @@ func (e *ValueError) text() string { return e.Problem + ": expected " + e.Expect
 
 // quote shows a text that came from outside: on one line, printable, bounded.
 func quote(s string) string {
-	if len(s) <= maxShown {
-		return strconv.Quote(s)
+	suffix := ""
+	if len(s) > maxShown {
+		s, suffix = cut(s), "..."
 	}
-	return strconv.Quote(cut(s)) + "..."
+	// A U+FFFD that was in the text looks like bytes that are no text.
+	return strings.ReplaceAll(strconv.Quote(s), "\ufffd", `\ufffd`) + suffix
 }
 
 // cut shortens to maxShown bytes without splitting a character.
