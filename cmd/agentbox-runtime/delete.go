@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/harvest"
 	"github.com/agentbox/agentbox/pkg/spec"
@@ -34,10 +38,34 @@ func (inv *invocation) delete() error {
 		return fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err)
 	}
 	inv.exitCode = exitCodeOf(c.ProcessState)
-	if inv.exitCode != 0 && st.Live() {
+	lost := inv.cmd.Force && killLost(st)
+	if inv.exitCode != 0 && !lost && st.Live() {
 		return nil
 	}
 	return inv.finish(st)
+}
+
+// killLost ends a sandbox that runs and that the low-level runtime does not know:
+// it was itself killed after the start, before it wrote down what it had started.
+// Only a forced delete asks for that. It reports whether there was one.
+func killLost(st *state.State) bool {
+	if _, err := os.Lstat(filepath.Join(st.RealRoot, st.ID)); err == nil || st.Started == nil || !st.Started.Init.Running() {
+		return false
+	}
+	fd, err := unix.PidfdOpen(st.Started.Init.Pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	if !st.Started.Init.Running() { // else the descriptor is that of another process
+		return false
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return false
+	}
+	// Readable when it has ended, and with it all others of its pid namespace.
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+	return true
 }
 
 // finish keeps the result of a sandbox and removes what is ours of it.

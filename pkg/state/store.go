@@ -242,6 +242,9 @@ func (s Store) each(do func(dir, root, name string) error) error {
 		if err != nil {
 			return fmt.Errorf("list the states: %w", err)
 		}
+		if len(entries) == 0 {
+			s.removeEmpty(dir) // left by a create that was killed in between
+		}
 		for _, e := range entries {
 			if !e.IsDir() {
 				continue

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/agentbox/agentbox/pkg/harvest"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 )
@@ -49,7 +47,7 @@ func makeRootfs() error {
 	if err != nil {
 		return fmt.Errorf("%s --list: %w", busybox, err)
 	}
-	for _, name := range strings.Fields(string(applets)) {
+	for name := range strings.FieldsSeq(string(applets)) {
 		if name == "busybox" {
 			continue
 		}
@@ -97,8 +95,11 @@ func baseSpec(id string, args ...string) Spec {
 		"linux": map[string]any{
 			"cgroupsPath": "/" + token + "/" + id,
 			"namespaces": []any{
-				map[string]any{"type": "pid"}, map[string]any{"type": "ipc"}, map[string]any{"type": "uts"},
-				map[string]any{"type": "mount"}, map[string]any{"type": "network"},
+				map[string]any{"type": "pid"},
+				map[string]any{"type": "ipc"},
+				map[string]any{"type": "uts"},
+				map[string]any{"type": "mount"},
+				map[string]any{"type": "network"},
 			},
 		},
 	}
@@ -215,30 +216,15 @@ func (b *Box) must(args ...string) Output {
 	return out
 }
 
-// result is what agentbox tells about a container, live or ended: what `agentbox
-// inspect` prints, where that program is among the ones to test.
+// result is what `agentbox inspect` tells about a container, live or ended.
 func (b *Box) result(id string) *result.Result {
 	b.t.Helper()
-	if program := filepath.Join(bin, "agentbox"); exists(program) {
-		out := execute(b.t, 30*time.Second, exec.Command(program, "--config", b.Config, "--state", b.State, "inspect", id, "--json"))
-		var r result.Result
-		if err := json.Unmarshal([]byte(out.Stdout), &r); err != nil || out.Code != 0 {
-			b.t.Fatalf("agentbox inspect %s: %v: %v", id, err, out)
-		}
-		return &r
+	out := execute(b.t, 30*time.Second, exec.Command(filepath.Join(bin, "agentbox"), "--config", b.Config, "--state", b.State, "inspect", id, "--json"))
+	var r result.Result
+	if err := json.Unmarshal([]byte(out.Stdout), &r); err != nil || out.Code != 0 {
+		b.t.Fatalf("agentbox inspect %s: %v: %v", id, err, out)
 	}
-	st, err := state.Store{Dir: b.State}.Load(b.Root, id)
-	if err == nil {
-		return harvest.Live(st)
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		b.t.Fatal(err)
-	}
-	kept := b.kept(id)
-	if len(kept) == 0 {
-		b.t.Fatalf("no result of %s is kept", id)
-	}
-	return kept[len(kept)-1]
+	return &r
 }
 
 // kept returns what is on disk about containers that ended, oldest first. An id

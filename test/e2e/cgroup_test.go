@@ -63,7 +63,7 @@ func makeCgroupParent() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range strings.Fields(string(data)) {
+	for name := range strings.FieldsSeq(string(data)) {
 		if err := os.WriteFile(filepath.Join(parents()[0], "cgroup.subtree_control"), []byte("+"+name), 0); err != nil {
 			return fmt.Errorf("hand down %s: %w", name, err)
 		}

@@ -85,16 +85,17 @@ func TestNamesThatAreVerbsAreNotTakenForOne(t *testing.T) {
 		if lowLevel == "crun" { // it reads a relative root from two folders
 			root = filepath.Join(above, "create")
 		}
-		command := func(args ...string) Output {
+		command := func(args ...string) {
 			t.Helper()
-			cmd := exec.Command(runtimePath(), append([]string{"--root", root, "--log=create.log",
-				"--agentbox-config", c.Config, "--agentbox-state", c.State}, args...)...)
+			cmd := exec.Command(runtimePath(), append([]string{
+				"--root", root, "--log=create.log",
+				"--agentbox-config", c.Config, "--agentbox-state", c.State,
+			}, args...)...)
 			cmd.Dir = above
 			out := execute(t, 30*time.Second, cmd)
 			if out.Code != 0 {
 				t.Fatalf("%q: %v", args, out)
 			}
-			return out
 		}
 		command("create", "--bundle", c.Bundle, "--pid-file", c.PidFile, "create")
 		if have := c.limits(); have.Pids != 99 {
@@ -141,17 +142,43 @@ func TestEveryOtherVerbAnswersAsTheLowLevelRuntime(t *testing.T) {
 		c.begin(byCreate)
 		c.printed("ready")
 		cases := [][]string{
-			{"--version"}, {"--help"}, {"features"}, {"help"}, {},
-			{"frobnicate"}, {"frobnicate", "--now", c.ID}, {"--nonsense"}, {"--nonsense", "state", c.ID}, {"--version", "create"},
-			{"state", c.ID}, {"state", "nobody"}, {"state"},
-			{"list"}, {"list", "-q"}, {"list", "--format", "json"},
-			{"ps", c.ID}, {"ps", "--format", "json", c.ID}, {"ps", "nobody"},
+			{"--version"},
+			{"--help"},
+			{"features"},
+			{"help"},
+			{},
+			{"frobnicate"},
+			{"frobnicate", "--now", c.ID},
+			{"--nonsense"},
+			{"--nonsense", "state", c.ID},
+			{"--version", "create"},
+			{"state", c.ID},
+			{"state", "nobody"},
+			{"state"},
+			{"list"},
+			{"list", "-q"},
+			{"list", "--format", "json"},
+			{"ps", c.ID},
+			{"ps", "--format", "json", c.ID},
+			{"ps", "nobody"},
 			{"events", "--stats", c.ID},
-			{"kill", c.ID, "0"}, {"kill", c.ID, "NOSUCH"}, {"kill", "nobody", "KILL"},
-			{"exec", c.ID, "echo", "hello"}, {"exec", c.ID, "sh", "-c", "exit 42"}, {"exec", "nobody", "true"},
-			{"create", "--help"}, {"run", "-h"}, {"delete", "--help"},
-			{"start", "nobody"}, {"start"}, {"delete", "nobody"}, {"delete", "--force", "nobody"}, {"delete"}, {"delete", c.ID},
-			{"resume", c.ID}, {"pause", "nobody"},
+			{"kill", c.ID, "0"},
+			{"kill", c.ID, "NOSUCH"},
+			{"kill", "nobody", "KILL"},
+			{"exec", c.ID, "echo", "hello"},
+			{"exec", c.ID, "sh", "-c", "exit 42"},
+			{"exec", "nobody", "true"},
+			{"create", "--help"},
+			{"run", "-h"},
+			{"delete", "--help"},
+			{"start", "nobody"},
+			{"start"},
+			{"delete", "nobody"},
+			{"delete", "--force", "nobody"},
+			{"delete"},
+			{"delete", c.ID},
+			{"resume", c.ID},
+			{"pause", "nobody"},
 			{"checkpoint", "--image-path", filepath.Join(c.Bundle, "image"), "nobody"},
 		}
 		for _, args := range cases {

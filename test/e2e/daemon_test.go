@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,8 +204,7 @@ func (e *engine) start(program string, args ...string) (*daemon, error) {
 	}
 	defer log.Close()
 	d.cmd.Stdout, d.cmd.Stderr = log, log
-	// A process group of its own keeps Ctrl-C away: stop ends it.
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM} // should this run be killed
 	if cgroupVersion() == 2 {
 		dir := filepath.Join(parents()[0], program)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -217,13 +217,19 @@ func (e *engine) start(program string, args ...string) (*daemon, error) {
 		defer f.Close()
 		d.cmd.SysProcAttr.UseCgroupFD, d.cmd.SysProcAttr.CgroupFD = true, int(f.Fd())
 	}
-	if err := d.cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the kernel ties the death signal to the thread
+		err := d.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = d.cmd.Wait() // the log has the reason
+			close(d.done)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = d.cmd.Wait() // the log has the reason
-		close(d.done)
-	}()
 	return d, nil
 }
 
@@ -334,8 +340,9 @@ func (e *engine) stop() error {
 		}
 	}
 	problems = append(problems, e.docker.stop(), e.containerd.stop())
-	if refs, err := (state.Store{Dir: e.state()}).List(); err != nil || len(refs) > 0 {
-		problems = append(problems, fmt.Errorf("states are left: %v, %v", refs, err))
+	refs, err := (state.Store{Dir: e.state()}).List()
+	if problems = append(problems, err); len(refs) > 0 {
+		problems = append(problems, fmt.Errorf("states are left: %v", refs))
 	}
 	e.unmount()
 	e.removeCgroups()
@@ -558,7 +565,7 @@ func (c *DockerContainer) processes() []int {
 	c.t.Helper()
 	var pids []int
 	data, _ := os.ReadFile(filepath.Join(filepath.Dir(c.Cgroup.file("pids.max")), "cgroup.procs"))
-	for _, word := range strings.Fields(string(data)) {
+	for word := range strings.FieldsSeq(string(data)) {
 		pid, err := strconv.Atoi(word)
 		if err != nil {
 			c.t.Fatal(err)

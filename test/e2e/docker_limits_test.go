@@ -32,14 +32,18 @@ func TestDockerFlagsBecomeLimits(t *testing.T) {
 		want  func(*Limits)
 	}{
 		{"", func(*Limits) {}},
-		{"-m 64m --pids-limit 0 --cpu-period 100000 --cpu-quota 12345",
-			func(l *Limits) { l.Memory, l.Quota = 64*mib, 12345 }},
-		{"-m 64m --memory-swap -1 --pids-limit -1 --cpu-period 10000 --cpu-quota 20000",
-			func(l *Limits) { l.Memory, l.Quota, l.Period = 64*mib, 10_000*min(2, cpus), 10_000 }},
-		{"-m 64m --memory-swap 64m --pids-limit 9223372036854775807 --cpus 0.5",
-			func(l *Limits) { l.Memory, l.Quota = 64*mib, 50_000 }},
-		{"-m 64m --memory-swap 1g --pids-limit 100",
-			func(l *Limits) { l.Memory, l.Pids = 64*mib, 100 }},
+		{"-m 64m --pids-limit 0 --cpu-period 100000 --cpu-quota 12345", func(l *Limits) {
+			l.Memory, l.Quota = 64*mib, 12345
+		}},
+		{"-m 64m --memory-swap -1 --pids-limit -1 --cpu-period 10000 --cpu-quota 20000", func(l *Limits) {
+			l.Memory, l.Quota, l.Period = 64*mib, 10_000*min(2, cpus), 10_000
+		}},
+		{"-m 64m --memory-swap 64m --pids-limit 9223372036854775807 --cpus 0.5", func(l *Limits) {
+			l.Memory, l.Quota = 64*mib, 50_000
+		}},
+		{"-m 64m --memory-swap 1g --pids-limit 100", func(l *Limits) {
+			l.Memory, l.Pids = 64*mib, 100
+		}},
 	}
 	for _, runtimeName := range []string{"agentbox", "agentbox-crun"} {
 		t.Run(runtimeName, func(t *testing.T) {

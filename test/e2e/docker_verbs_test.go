@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,7 +63,7 @@ func TestDockerVerbsAnswerAsWithRunc(t *testing.T) {
 		t.Run(runtimeName, func(t *testing.T) {
 			// The limits are those that agentbox would choose too.
 			c := newDocker(t).detached(runtimeName, "-m 64m --memory-swap 64m --cpus 0.5 --pids-limit 100 --env WHO=me",
-				`trap 'echo stopped; exit 143' TERM; trap 'echo user signal' USR1; echo started; while :; do sleep 1000 & wait; done`)
+				`trap 'echo stopped; exit 143' TERM; trap 'echo user signal' USR1; echo started; while :; do sleep 86400 & wait; done`)
 			for _, verb := range dockerVerbs {
 				answers = append(answers, c.answer(runtimeName, verb))
 			}
@@ -78,6 +80,11 @@ func TestDockerVerbsAnswerAsWithRunc(t *testing.T) {
 		}
 	}
 }
+
+var (
+	wordsOfDigits = regexp.MustCompile(`\b[0-9]+\b`)
+	columns       = regexp.MustCompile(` {2,}`) // as wide as what stands in them
+)
 
 // answer does one of dockerVerbs, and takes out of the answer what differs from
 // container to container.
@@ -97,16 +104,20 @@ func (c *DockerContainer) answer(runtimeName string, verb []string) string {
 		})
 		return ""
 	}
-	hide := []string{c.ID, "ID", c.Name, "NAME"}
-	for _, pid := range c.processes() {
-		hide = append(hide, strconv.Itoa(pid), "PID")
-	}
+	pids := c.processes()
 	args := make([]string, 0, len(verb))
 	fill := strings.NewReplacer("NAME", c.Name, "RUNTIME", runtimeName, "FILE", filepath.Join(rootfs, "bin/sh"))
 	for _, word := range verb {
 		args = append(args, fill.Replace(word))
 	}
-	return strings.NewReplacer(hide...).Replace(c.run(args...).String())
+	said := strings.NewReplacer(c.ID, "ID", c.Name, "NAME").Replace(c.run(args...).String())
+	said = wordsOfDigits.ReplaceAllStringFunc(said, func(word string) string {
+		if n, err := strconv.Atoi(word); err == nil && slices.Contains(pids, n) {
+			return "PID"
+		}
+		return word
+	})
+	return columns.ReplaceAllString(said, " ")
 }
 
 // The terminal of a container is the user's, its size included.

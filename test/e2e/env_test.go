@@ -69,19 +69,31 @@ func (g *tally) note(t *testing.T, skipped string) {
 	g.names[t.Name()] = skipped
 }
 
-func (g *tally) skipped() []string {
+// skipped returns the names of skipped tests, by the reason.
+func (g *tally) skipped() map[string][]string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var list []string
+	list := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(g.names)) {
 		if why := g.names[name]; why != "" {
-			list = append(list, name+": "+why)
+			list[why] = append(list[why], name)
 		}
 	}
 	return list
 }
 
-func (g *tally) ran() int { return len(g.names) - len(g.skipped()) }
+func (g *tally) count() (ran, skipped int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, why := range g.names {
+		if why == "" {
+			ran++
+		} else {
+			skipped++
+		}
+	}
+	return ran, skipped
+}
 
 // need is the one gate: it skips a test on a machine that lacks a feature, and
 // fails it where the run promised that feature. Every test calls it or newBox,

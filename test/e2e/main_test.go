@@ -20,9 +20,11 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +55,7 @@ func TestMain(m *testing.M) {
 	}
 	if err := setUp(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
+		removeCgroupParent()
 		_ = os.RemoveAll(scratch)
 		os.Exit(1)
 	}
@@ -81,12 +84,14 @@ func ready() error {
 	case os.Geteuid() != 0:
 		return fmt.Errorf("these tests start containers: run them as root")
 	case bin == "":
-		return fmt.Errorf("set AGENTBOX_BIN to the absolute path of the folder that has agentbox-runtime")
+		return fmt.Errorf("set AGENTBOX_BIN to the absolute path of the folder that has agentbox and agentbox-runtime")
 	case !filepath.IsAbs(bin):
 		return fmt.Errorf("AGENTBOX_BIN has to be an absolute path, and is %q", bin)
 	}
-	if _, err := os.Stat(runtimePath()); err != nil {
-		return fmt.Errorf("AGENTBOX_BIN has no agentbox-runtime: %w", err)
+	for _, name := range []string{"agentbox-runtime", "agentbox"} {
+		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
+			return fmt.Errorf("AGENTBOX_BIN lacks a program: %w", err)
+		}
 	}
 	return nil
 }
@@ -137,11 +142,12 @@ func tearDown() bool {
 		good = false
 		fmt.Println("FAIL: remove the files of this run:", err)
 	}
-	for _, s := range gate.skipped() {
-		fmt.Println("skipped:", s)
+	skipped := gate.skipped()
+	for _, why := range slices.Sorted(maps.Keys(skipped)) {
+		fmt.Printf("skipped, %s:\n  %s\n", why, strings.Join(skipped[why], "\n  "))
 	}
-	ran := gate.ran()
-	fmt.Printf("%d tests and subtests ran, %d were skipped\n", ran, len(gate.skipped()))
+	ran, notRan := gate.count()
+	fmt.Printf("%d tests and subtests ran, %d were skipped\n", ran, notRan)
 	if ran < *leastFlag && !chosen("test.run") && !chosen("test.skip") {
 		good = false
 		fmt.Printf("FAIL: only %d tests ran, at least %d were expected (-least)\n", ran, *leastFlag)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strings"
 	"syscall"
@@ -80,7 +81,7 @@ func TestExtraDescriptorsReachTheContainer(t *testing.T) {
 
 			c := b.container(script)
 			verb := map[way][]string{byCreate: {"create"}, byRun: {"run"}, byDetach: {"run", "--detach"}}[w]
-			args := append(verb, "--preserve-fds", preserve, "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)
+			args := append(slices.Clone(verb), "--preserve-fds", preserve, "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)
 			c.main = launch(t, withDescriptors(c.command(args...)))
 			if w != byRun {
 				if out := c.main.wait(30 * time.Second); out.Code != 0 {

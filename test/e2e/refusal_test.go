@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -208,8 +209,10 @@ func TestMalformedSpecIsRefused(t *testing.T) {
 		{"a key twice", `{"linux": {}, "linux": {"resources": {}}}`, nil, []string{"config.json", "linux", "twice"}},
 		{"text for a number", "", resource("64m", "memory", "limit"), []string{"config.json", "linux.resources.memory.limit"}},
 		{"half a byte", "", resource(64.5, "memory", "limit"), []string{"config.json", "linux.resources.memory.limit", "64.5"}},
-		{"swap below memory", "", func(s Spec) { memoryLimit(64 * mib)(s); resource(mib, "memory", "swap")(s) },
-			[]string{"config.json", "linux.resources.memory.swap 1048576", "below"}},
+		{
+			"swap below memory", "", func(s Spec) { memoryLimit(64 * mib)(s); resource(mib, "memory", "swap")(s) },
+			[]string{"config.json", "linux.resources.memory.swap 1048576", "below"},
+		},
 		{"memory too small for anything", "", memoryLimit(4096), []string{"config.json", "memory 4KiB from the spec", "6MiB"}},
 		{"period that no kernel takes", "", resource(999, "cpu", "period"), []string{"config.json", "cpu period 999", "1000 to 1000000"}},
 		{"oomScoreAdj out of range", "", with(1001, "process", "oomScoreAdj"), []string{"config.json", "oomScoreAdj 1001"}},
@@ -294,6 +297,22 @@ func TestLowLevelRuntimeThatIsNoneIsRefused(t *testing.T) {
 		writeFile(t, name, "no program")
 		newBox(t, name).container(sh("exit 0")).refused(name, "config.toml")
 	})
+	t.Run("the kernel cannot execute it", func(t *testing.T) {
+		t.Parallel()
+		name := filepath.Join(tempDir(t), "runc")
+		if err := os.WriteFile(name, []byte("no program"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := newBox(t, name).container(sh("exit 0"))
+		for _, args := range [][]string{{"create"}, {"run"}, {"run", "--detach"}} {
+			out := c.try(append(args, "--bundle", c.Bundle, c.ID)...)
+			oneSentence(t, out.Stderr, []string{name, "exec format error"})
+			if out.Code != 1 {
+				t.Errorf("%q: %v", args, out)
+			}
+			c.nothingLeft()
+		}
+	})
 }
 
 // In strict mode a container starts with all that is required, or not at all.
@@ -361,6 +380,86 @@ func TestOffModeChangesNothingAndReports(t *testing.T) {
 		sameAsReport(t, r, have)
 		if detail := r.Enforcement["pids"].Detail; r.Mode != limits.ModeOff || !strings.Contains(detail, "it would be 99") {
 			t.Errorf("the report has mode %s, and says of pids: %q", r.Mode, detail)
+		}
+	})
+}
+
+// forgetful is a low-level runtime that does not set the limit of 99 tasks.
+func forgetful(t *testing.T, lowLevel string) string {
+	t.Helper()
+	path, err := exec.LookPath(lowLevel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(tempDir(t), lowLevel)
+	script := "#!/bin/sh\nfor last; do case $last in */*) [ -e $last/config.json ] && sed -i 's/\"limit\": *99/\"limit\":-1/' $last/config.json ;; esac; done\n" +
+		"exec " + path + " \"$@\"\n"
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// Limits are read back from the kernel. In strict mode a container without a
+// required one does not start, whoever forgot it.
+func TestStrictModeRefusesALimitThatDoesNotHold(t *testing.T) {
+	const policy = "mode = \"strict\"\nstrict_require = [\"memory\", \"pids\"]\n[limits]\npids = 99"
+	eachWay(t, func(t *testing.T, lowLevel string, w way) {
+		c := newBox(t, forgetful(t, lowLevel), policy).container(sh("echo I run"))
+		var out Output
+		switch w {
+		case byCreate:
+			c.create()
+			out = c.try("start", c.ID)
+			oneSentence(t, out.Stderr, []string{"strict mode", "pids (99 was planned and pids.max is none)"})
+			c.must("delete", "--force", c.ID)
+			out.Stdout += c.main.output().Stdout
+		case byRun:
+			out = c.try("run", "--bundle", c.Bundle, c.ID)
+		case byDetach:
+			out = c.try("run", "--detach", "--bundle", c.Bundle, c.ID)
+			c.try("delete", "nobody") // sweeps
+		}
+		if out.Code == 0 || strings.Contains(out.Stdout, "I run") {
+			t.Errorf("it ran: %v", out)
+		}
+		c.nothingLeft()
+		r := c.result()
+		if r.Status != verdict.Refused || r.ErrorCode != verdict.LimitUnenforceable {
+			t.Errorf("the result does not say why: %s", describe(r))
+		}
+	})
+}
+
+func TestLimitThatDoesNotHoldIsReported(t *testing.T) {
+	eachWay(t, func(t *testing.T, lowLevel string, w way) {
+		c := newBox(t, forgetful(t, lowLevel), "[limits]\npids = 99").container(sh("exit 0"))
+		_, r := c.complete(w)
+		wantWarning(t, r, "pids: 99 was planned and pids.max is none")
+		if e := r.Enforcement["pids"]; e.Enforcer != limits.EnforcerNone || e.Effective != nil {
+			t.Errorf("pids: %+v", e)
+		}
+	})
+}
+
+// Who tries agentbox out in mode off keeps what works without it.
+func TestOffModeRefusesNothing(t *testing.T) {
+	eachWay(t, func(t *testing.T, lowLevel string, w way) {
+		b := newBox(t, lowLevel, "mode = \"off\"")
+		c := b.container(sh("echo I run"), annotation("agentbox.dev/memory", "lots"))
+		args := map[way][]string{byCreate: {"create"}, byRun: {"run"}, byDetach: {"run", "--detach"}}[w]
+		log := filepath.Join(tempDir(t), "log")
+		c.main = launch(t, c.command(append([]string{"--log", log}, append(args, "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)...)...))
+		bare := b.container(sh("echo I run"))
+		without := execute(t, 30*time.Second, b.bare(append(args, "--bundle", bare.Bundle, bare.ID)...))
+		if out := c.main.wait(30 * time.Second); out.Code != without.Code {
+			t.Errorf("%v, and without us %v", out, without)
+		}
+		if text := readFile(t, log); !strings.Contains(text, "mode off") || !strings.Contains(text, "agentbox.dev/memory") {
+			t.Errorf("the log does not say what is wrong: %q", text)
+		}
+		for _, c := range []*Container{c, bare} {
+			execute(t, 30*time.Second, b.bare("delete", "--force", c.ID))
 		}
 	})
 }
