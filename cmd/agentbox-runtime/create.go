@@ -164,6 +164,8 @@ func (inv *invocation) newState(cfg *config.File, runtime string, plan *limits.P
 		EngineDir: engine.Dir(doc.MountSource("/etc/hostname"), inv.cmd.ID),
 		Name:      engine.NameIn(doc.Annotations()),
 		Plan:      *plan,
+
+		MayProtect: doc.MayHave("CAP_SYS_RESOURCE"),
 	}
 	if inv.cmd.PidFile != "" {
 		if abs, err := filepath.Abs(inv.cmd.PidFile); err == nil {

@@ -33,65 +33,83 @@ func (inv *invocation) delete() error {
 		// be removed.
 		inv.warn(err)
 	}
-	c := child(st.Runtime, inv.cmd.Args)
-	if err := c.Run(); c.ProcessState == nil {
-		return fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err)
+	lost := inv.cmd.Force && isLost(st)
+	if err := inv.lowLevelDelete(st.Runtime); err != nil {
+		return err
 	}
-	inv.exitCode = exitCodeOf(c.ProcessState)
-	lost := inv.cmd.Force && killLost(st)
-	if inv.exitCode != 0 && !lost && st.Live() {
-		return nil
+	if lost {
+		killLost(st)
 	}
-	return inv.finish(st)
+	if inv.exitCode == 0 || !st.Live() {
+		inv.finish(st)
+	}
+	return nil
 }
 
-// killLost ends a sandbox that runs and that the low-level runtime does not know:
-// it was itself killed after the start, before it wrote down what it had started.
-// Only a forced delete asks for that. It reports whether there was one.
-func killLost(st *state.State) bool {
-	if _, err := os.Lstat(filepath.Join(st.RealRoot, st.ID)); err == nil || st.Started == nil || !st.Started.Init.Running() {
-		return false
+// lowLevelDelete lets the low-level runtime delete the container, and keeps its
+// exit code.
+func (inv *invocation) lowLevelDelete(runtime string) error {
+	path, err := inv.runtimeOf(runtime)
+	if err != nil {
+		return err
 	}
+	c := child(path, inv.cmd.Args)
+	if err := c.Run(); c.ProcessState == nil {
+		return fmt.Errorf("start the low-level runtime %s: %w", path, err)
+	}
+	inv.exitCode = exitCodeOf(c.ProcessState)
+	return nil
+}
+
+// isLost reports whether a sandbox runs that the low-level runtime does not know:
+// it was itself killed after the start, before it wrote down what it had started.
+func isLost(st *state.State) bool {
+	_, err := os.Lstat(filepath.Join(st.RealRoot, st.ID))
+	return errors.Is(err, fs.ErrNotExist) && st.Started != nil && st.Started.Init.Running()
+}
+
+// killLost ends a sandbox that isLost, which only a forced delete asks for.
+func killLost(st *state.State) {
 	fd, err := unix.PidfdOpen(st.Started.Init.Pid, 0)
 	if err != nil {
-		return false
+		return
 	}
 	defer unix.Close(fd)
 	if !st.Started.Init.Running() { // else the descriptor is that of another process
-		return false
+		return
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
-		return false
+	if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+		// Readable when it has ended, and with it all others of its pid namespace.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
 	}
-	// Readable when it has ended, and with it all others of its pid namespace.
-	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
-	return true
 }
 
-// finish keeps the result of a sandbox and removes what is ours of it.
-func (inv *invocation) finish(st *state.State) error {
+// finish keeps the result of a sandbox and removes what is ours of it. The
+// container is gone by now: what fails here is said, and is no failure of the
+// delete, which an engine would repeat for ever.
+func (inv *invocation) finish(st *state.State) {
 	if st.Started == nil { // its create may have been killed
 		spec.RemoveHalfWritten(st.Bundle, st.Creator.Pid)
 	}
-	return harvest.Finish(inv.states, st)
+	if err := harvest.Finish(inv.states, st); err != nil {
+		inv.warn(err)
+	}
 }
 
 // deleteLost deletes a container whose state cannot be read: its verdict is
 // lost, but the container and its id must not stay for ever.
 func (inv *invocation) deleteLost(cause error) error {
 	inv.warn(fmt.Errorf("the verdict of %s is lost: %w", inv.cmd.ID, cause))
-	path := inv.states.Runtime(inv.root, inv.cmd.ID)
-	if path == "" {
-		return cause
+	if err := inv.lowLevelDelete(inv.states.Runtime(inv.root, inv.cmd.ID)); err != nil {
+		return err
 	}
-	c := child(path, inv.cmd.Args)
-	if err := c.Run(); c.ProcessState == nil {
-		return fmt.Errorf("start the low-level runtime %s: %w", path, err)
-	}
-	if inv.exitCode = exitCodeOf(c.ProcessState); inv.exitCode != 0 {
+	if inv.exitCode != 0 {
 		return nil
 	}
-	return inv.states.Remove(inv.root, inv.cmd.ID)
+	if err := inv.states.Remove(inv.root, inv.cmd.ID); err != nil {
+		inv.warn(err)
+	}
+	return nil
 }
 
 // sweep finishes what lost its container: a create that failed, a shim that was
@@ -103,8 +121,6 @@ func (inv *invocation) sweep() {
 	}
 	for _, st := range orphans {
 		harvest.Collect(st)
-		if err := inv.finish(st); err != nil {
-			inv.warn(err)
-		}
+		inv.finish(st)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,10 +36,14 @@ func newInvocation(cmd *ocicli.Command) *invocation {
 // here, since it only has to be the same in every command.
 func stateRoot(root string) string {
 	if root != "" {
-		if abs, err := filepath.Abs(root); err == nil {
-			return abs
+		abs, err := filepath.Abs(root)
+		if err != nil {
+			return root
 		}
-		return root
+		if real, err := filepath.EvalSymlinks(abs); err == nil {
+			return real // one folder has one name, whoever calls
+		}
+		return abs
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && os.Geteuid() != 0 {
 		return filepath.Join(dir, "runc")
@@ -64,16 +69,62 @@ func (inv *invocation) loadConfig() (*config.File, error) {
 // of ours keeps the runtime that made it; for all others the configuration
 // decides, and a broken one is no reason not to kill or show a container.
 func (inv *invocation) passThrough() error {
-	if inv.cmd.ID != "" {
-		if path := inv.states.Runtime(inv.root, inv.cmd.ID); path != "" {
+	if path := inv.madeBy(); path != "" {
+		if _, err := os.Stat(path); err == nil {
 			return become(path, inv.cmd.Args)
 		}
 	}
+	path, err := inv.configuredRuntime()
+	if err != nil {
+		return err
+	}
+	return become(path, inv.cmd.Args)
+}
+
+// madeBy returns the low-level runtime of the container that a command is about;
+// "" when it is none of ours. Where the place of the id in the command line is
+// not known, any word behind the verb that is the id of a container of ours is
+// it.
+func (inv *invocation) madeBy() string {
+	if inv.cmd.ID != "" {
+		return inv.states.Runtime(inv.root, inv.cmd.ID)
+	}
+	if inv.cmd.Verb == "" {
+		return ""
+	}
+	for _, word := range inv.cmd.Args[len(inv.cmd.Globals()):] {
+		if !ocicli.ValidID(word) {
+			continue
+		}
+		if path := inv.states.Runtime(inv.root, word); path != "" {
+			return path
+		}
+	}
+	return ""
+}
+
+// configuredRuntime returns the path of the runtime that the configuration names,
+// however broken the rest of it is.
+func (inv *invocation) configuredRuntime() (string, error) {
 	name := config.LenientRuntime(inv.configPath())
 	if name == "" {
 		name = config.Default().Runtime
 	}
-	path, err := findRuntime(name, inv.configPath())
+	return findRuntime(name, inv.configPath())
+}
+
+// runtimeOf returns the low-level runtime of a sandbox, or the configured one
+// when that is not there any more: it was moved, or updated to another path.
+func (inv *invocation) runtimeOf(path string) (string, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return inv.configuredRuntime()
+	}
+	return path, nil
+}
+
+// becomeOf becomes the low-level runtime of a sandbox.
+func (inv *invocation) becomeOf(st *state.State) error {
+	path, err := inv.runtimeOf(st.Runtime)
 	if err != nil {
 		return err
 	}

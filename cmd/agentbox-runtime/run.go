@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/harvest"
+	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/readback"
 	"github.com/agentbox/agentbox/pkg/spec"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -75,10 +76,16 @@ func (inv *invocation) afterRun(st *state.State, keeps bool) error {
 		}
 		inv.deleteKept(st)
 	}
-	if st.Started == nil {
-		return inv.states.Remove(st.Root, st.ID) // it never ran; the low-level runtime said why
+	if st.Started == nil && inv.exitCode == 0 {
+		// Where it did not run, the low-level runtime has said why and failed.
+		err = fmt.Errorf("%s ran although its limits were never read back: its config.json was changed after agentbox wrote it", st.ID)
 	}
-	return harvest.Finish(inv.states, st)
+	inv.finish(st)
+	if err != nil && st.Plan.Mode != limits.ModeStrict {
+		inv.warn(err)
+		return nil
+	}
+	return err
 }
 
 // deleteKept removes what --keep left. A run that failed early left nothing.
@@ -156,23 +163,29 @@ func (inv *invocation) hook() (*spec.Hook, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find agentbox-runtime itself: %w", err)
 	}
-	return &spec.Hook{Path: self, Args: []string{inv.states.Dir, inv.root, inv.cmd.ID}}, nil
+	return &spec.Hook{Path: self, Args: []string{inv.states.Dir, inv.root}}, nil
 }
 
 // runHook is that hook. The container's state comes on standard input
-// (runtime.md, State); only its pid is of interest.
+// (runtime.md, State): the hook is the same for all containers of a bundle. One
+// that has no state of ours was made by somebody else from a bundle that we once
+// rewrote.
 func runHook(args []string) int {
-	if len(args) != 3 {
-		return fail(nil, errors.New("the hook of agentbox-runtime is called by the low-level runtime, with a folder, a state folder and an id"))
+	if len(args) != 2 {
+		return fail(nil, errors.New("the hook of agentbox-runtime is called by the low-level runtime, with the folder of states and the low-level state folder"))
 	}
 	var container struct {
-		Pid int `json:"pid"`
+		ID  string `json:"id"`
+		Pid int    `json:"pid"`
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&container); err != nil {
 		return fail(nil, fmt.Errorf("read the container's state from standard input: %w", err))
 	}
 	states := state.Store{Dir: args[0]}
-	st, err := states.Load(args[1], args[2])
+	st, err := states.Load(args[1], container.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
 	if err != nil {
 		return fail(nil, err)
 	}

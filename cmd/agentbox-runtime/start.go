@@ -21,14 +21,19 @@ func (inv *invocation) start() error {
 	if err != nil {
 		return err
 	}
-	pid, err := state.ReadPid(st.PidFile)
+	if st.Started != nil {
+		// The low-level runtime refuses a second start; what the first one
+		// found stays.
+		return inv.becomeOf(st)
+	}
+	pid, err := initPid(st)
 	if err != nil && st.Plan.Mode == limits.ModeStrict {
 		return fmt.Errorf("strict mode: the limits of %s cannot be read back: %w", st.ID, err)
 	}
 	if err := verify(inv.states, st, pid, readback.AtStart); err != nil {
 		return err
 	}
-	return become(st.Runtime, inv.cmd.Args)
+	return inv.becomeOf(st)
 }
 
 // verify reads the limits back and records them. In strict mode it fails when a
@@ -40,6 +45,7 @@ func verify(states state.Store, st *state.State, pid int, at readback.Moment) er
 		keepRefusal(st.Results, st.ID, st.Plan.Mode, err)
 		return err
 	}
+	report.Held.MayProtect = st.MayProtect
 	st.Started = &state.Started{
 		Cgroup:      report.Cgroup,
 		Enforcement: report.Enforcement,

@@ -33,6 +33,9 @@ func newCatalog(opts options, out func(text string)) *catalog {
 		c.warn(fmt.Sprintf("%v; the results are looked for in %s", err, cfg.ResultsDir))
 	}
 	c.results = result.Store{Dir: cfg.ResultsDir, Group: cfg.Group, Max: cfg.ResultsMax, MaxAge: cfg.ResultsMaxAge}
+	if c.results.Dir == config.Default().ResultsDir && c.results.Dir != config.SystemResultsDir {
+		c.results.Also = []string{config.SystemResultsDir} // a user may be allowed to read those of root
+	}
 	for _, place := range c.places {
 		c.readLive(place)
 	}
@@ -247,7 +250,7 @@ func (c *catalog) notFound(ref string) error {
 		dirs = append(dirs, place.Dir)
 	}
 	return fmt.Errorf("no sandbox %q is live in %s or has a result in %s: it was never started with agentbox, has its state elsewhere (--state), or its result was removed (the newest %d are kept, for %s)",
-		ref, strings.Join(dirs, " or "), c.results.Dir, c.results.Max, shortDuration(c.results.MaxAge))
+		ref, strings.Join(dirs, " or "), strings.Join(append([]string{c.results.Dir}, c.results.Also...), " or "), c.results.Max, shortDuration(c.results.MaxAge))
 }
 
 // check tells what went wrong with the kept results.
@@ -257,7 +260,11 @@ func (c *catalog) check(err error) {
 		if c.results.Group != "" {
 			who = "root and the group " + c.results.Group
 		}
-		err = fmt.Errorf("the results in %s can be read by %s", c.results.Dir, who)
+		dir := c.results.Dir
+		if pe, ok := errors.AsType[*fs.PathError](err); ok && slices.Contains(c.results.Also, pe.Path) {
+			dir = pe.Path
+		}
+		err = fmt.Errorf("the results in %s can be read by %s", dir, who)
 	}
 	if err != nil {
 		c.warn(err.Error())

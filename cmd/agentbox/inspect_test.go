@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentbox/agentbox/pkg/config"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -213,7 +214,7 @@ func TestBrokenConfig(t *testing.T) {
 		t.Errorf("code %d\n%s", code, stdout)
 	}
 	want := "agentbox: DIR/config.toml:1: results = 7 "
-	if !strings.HasPrefix(stderr, want) || !strings.Contains(stderr, "the results are looked for in /var/lib/agentbox/results") {
+	if !strings.HasPrefix(stderr, want) || !strings.Contains(stderr, "the results are looked for in "+config.Default().ResultsDir) {
 		t.Errorf("stderr %q", stderr)
 	}
 }

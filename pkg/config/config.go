@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -32,12 +34,32 @@ type File struct {
 	Policy limits.Policy
 }
 
+// SystemResultsDir is the folder of results of the sandboxes that root starts.
+const SystemResultsDir = "/var/lib/agentbox/results"
+
+// defaultResultsDir returns the folder of results when none is given: a user
+// other than root has one where the XDG base directory specification has state.
+// That specification ignores a path that is not absolute.
+func defaultResultsDir(euid int, getenv func(string) string) string {
+	if euid == 0 {
+		return SystemResultsDir
+	}
+	for _, base := range []struct{ variable, below string }{
+		{"XDG_STATE_HOME", ""}, {"HOME", ".local/state"}, {"XDG_RUNTIME_DIR", ""},
+	} {
+		if dir := getenv(base.variable); filepath.IsAbs(dir) {
+			return filepath.Join(dir, base.below, "agentbox/results")
+		}
+	}
+	return filepath.Join("/run/user", strconv.Itoa(euid), "agentbox/results")
+}
+
 // Default returns the configuration of a host without a file.
 func Default() *File {
 	return &File{
 		Runtime:       "runc",
 		Group:         "docker",
-		ResultsDir:    "/var/lib/agentbox/results",
+		ResultsDir:    defaultResultsDir(os.Geteuid(), os.Getenv),
 		ResultsMax:    1000,
 		ResultsMaxAge: 168 * time.Hour,
 		Policy:        limits.DefaultPolicy(),

@@ -30,6 +30,7 @@ func TestExample(t *testing.T) {
 		second = int64(time.Second)
 	)
 	want := Default()
+	want.ResultsDir = SystemResultsDir // the example gives it
 	want.Policy.AllowAnnotations = []string{"org.systemd.property.TasksMax", "run.oci.*"}
 	want.Policy.OOMScopes = []limits.Scope{limits.ScopeContainer, limits.ScopeProcess}
 	maps.Copy(want.Policy.Defaults, map[limits.Key]limits.Value{
@@ -106,6 +107,11 @@ func TestDocumentation(t *testing.T) {
 		}
 		if !ok {
 			t.Errorf("%s does not say that %s is %s by default", document, key, info.String(v))
+		}
+	}
+	for _, dir := range []string{"`\"" + SystemResultsDir + "\"`", "`$XDG_STATE_HOME/agentbox/results`", "`$HOME/.local/state/agentbox/results`"} {
+		if !strings.Contains(text, dir) {
+			t.Errorf("%s does not name the default folder of results %s", document, dir)
 		}
 	}
 	for _, key := range append(topKeys, oomKeys...) {
@@ -342,6 +348,30 @@ func TestParseErrors(t *testing.T) {
 }
 
 func itoa(n int) string { return limits.KeyInfo{Kind: limits.Count}.String(limits.Limit(int64(n))) }
+
+func TestDefaultResultsDir(t *testing.T) {
+	tests := []struct {
+		name string
+		euid int
+		env  map[string]string
+		want string
+	}{
+		{"root", 0, map[string]string{"XDG_STATE_HOME": "/s", "HOME": "/root"}, SystemResultsDir},
+		{"user", 7, map[string]string{"HOME": "/home/u", "XDG_RUNTIME_DIR": "/run/user/7"}, "/home/u/.local/state/agentbox/results"},
+		{"user with a state folder", 7, map[string]string{"XDG_STATE_HOME": "/s", "HOME": "/home/u"}, "/s/agentbox/results"},
+		{"relative", 7, map[string]string{"XDG_STATE_HOME": "s", "HOME": "/home/u"}, "/home/u/.local/state/agentbox/results"},
+		{"no home", 7, map[string]string{"XDG_RUNTIME_DIR": "/r"}, "/r/agentbox/results"},
+		{"nothing", 7, nil, "/run/user/7/agentbox/results"},
+	}
+	for _, tt := range tests {
+		if got := defaultResultsDir(tt.euid, func(name string) string { return tt.env[name] }); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if got := Default().ResultsDir; got != defaultResultsDir(os.Geteuid(), os.Getenv) {
+		t.Errorf("Default has %s", got)
+	}
+}
 
 // Two files must not share what the defaults are made of.
 func TestDefaultIsFresh(t *testing.T) {

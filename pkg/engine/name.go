@@ -4,9 +4,10 @@ package engine
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/agentbox/agentbox/pkg/smallfile"
 )
 
 // nameAnnotations hold the name where an engine passes it on: containerd's CRI,
@@ -31,6 +32,9 @@ func NameIn(annotations map[string]string) string {
 // mounts into it.
 const dockerConfig = "config.v2.json"
 
+// maxConfig is more than that file ever has, in bytes.
+const maxConfig = 4 << 20
+
 // Dir returns the engine's folder of a container, given where a file such as
 // /etc/hostname is mounted from; "" when the folder's name is not the id.
 func Dir(mountSource, id string) string {
@@ -48,7 +52,8 @@ func DockerName(dir string) string {
 	if dir == "" {
 		return ""
 	}
-	data, err := os.ReadFile(filepath.Join(dir, dockerConfig))
+	// The folder comes from the specification: anything may be there.
+	data, err := smallfile.Read(filepath.Join(dir, dockerConfig), maxConfig, smallfile.NoFollow)
 	if err != nil {
 		return ""
 	}

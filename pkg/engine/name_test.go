@@ -1,9 +1,14 @@
 package engine_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/engine"
 )
@@ -72,5 +77,39 @@ func TestDockerName(t *testing.T) {
 	}
 	if got := engine.DockerName(t.TempDir()); got != "" {
 		t.Errorf("a folder without the file has the name %q", got)
+	}
+}
+
+// TestDockerNameIsNoTrap covers a specification that names a folder of its
+// author's as Docker's.
+func TestDockerNameIsNoTrap(t *testing.T) {
+	const content = `{"Name":"/agent-7"}`
+	for name, place := range map[string]func(file string) error{
+		"pipe":   func(file string) error { return unix.Mkfifo(file, 0o600) },
+		"folder": func(file string) error { return os.Mkdir(file, 0o700) },
+		"device": func(file string) error { return os.Symlink("/dev/zero", file) },
+		"link": func(file string) error {
+			return errors.Join(os.WriteFile(file+".real", []byte(content), 0o600), os.Symlink(file+".real", file))
+		},
+		"huge": func(file string) error {
+			return os.WriteFile(file, []byte(content+strings.Repeat(" ", 4<<20)), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := place(filepath.Join(dir, "config.v2.json")); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan string, 1)
+			go func() { got <- engine.DockerName(dir) }()
+			select {
+			case name := <-got:
+				if name != "" {
+					t.Errorf("got %q", name)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("hangs")
+			}
+		})
 	}
 }

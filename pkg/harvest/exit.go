@@ -2,13 +2,10 @@ package harvest
 
 import (
 	"encoding/json"
-	"io"
-	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/agentbox/agentbox/pkg/smallfile"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
@@ -32,7 +29,8 @@ func exitOf(st *state.State) verdict.Exit {
 	if st.Started == nil {
 		return unknown
 	}
-	data, err := readSmall(filepath.Join(st.Bundle, exitName))
+	// A bundle may have been made by anybody.
+	data, err := smallfile.Read(filepath.Join(st.Bundle, exitName), maxExit, smallfile.NoFollow)
 	if err != nil {
 		return unknown // the usual case: no containerd, or an older one
 	}
@@ -48,14 +46,3 @@ func exitOf(st *state.State) verdict.Exit {
 
 // maxExit is more than a record ever has, in bytes.
 const maxExit = 4096
-
-// readSmall reads a regular file. A bundle may have been made by anybody, so
-// that it neither follows a link nor waits for the writer of a pipe.
-func readSmall(name string) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxExit))
-}

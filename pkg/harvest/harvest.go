@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -101,10 +102,25 @@ func gone(err error) error {
 // container's id in use.
 func Finish(states state.Store, st *state.State) error {
 	var err error
-	if st.Started != nil {
+	if st.Started != nil && !startFailed(states, st) {
 		err = st.Results.Put(conclude(st, time.Now()))
 	}
 	return errors.Join(err, states.Remove(st.Root, st.ID))
+}
+
+// startFailed reports whether the low-level runtime failed after its hook had
+// read the limits back, as the run of a program that is not there does: it never
+// left the pid, and nothing was seen of the container. Only a pid file of our own
+// tells: a caller may have removed its own.
+func startFailed(states state.Store, st *state.State) bool {
+	if ev := st.Evidence; ev != nil && (ev.CgroupVersion != 0 || ev.Exit.Code != nil) {
+		return false
+	}
+	if st.PidFile != states.PidFile(st.Root, st.ID) {
+		return false
+	}
+	_, err := os.Lstat(st.PidFile)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func conclude(st *state.State, now time.Time) *result.Result {

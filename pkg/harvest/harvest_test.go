@@ -337,3 +337,46 @@ func TestName(t *testing.T) {
 		}
 	}
 }
+
+// TestFinishOfAFailedStart is run --detach of a program that is not there: the
+// hook read the limits back, and the low-level runtime failed after it.
+func TestFinishOfAFailedStart(t *testing.T) {
+	code := 137
+	none := verdict.Evidence{Exit: verdict.Exit{Source: verdict.ExitUnknown}}
+	tests := []struct {
+		name   string
+		change func(st *state.State)
+		kept   int
+	}{
+		{"nothing was seen of it", func(*state.State) {}, 0},
+		{"nor found", func(st *state.State) { st.Evidence = &none }, 0},
+		{"the pid was left", func(st *state.State) {
+			if err := os.WriteFile(st.PidFile, []byte("7"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, 1},
+		{"the caller's pid file may have been removed", func(st *state.State) { st.PidFile = filepath.Join(st.Bundle, "pid") }, 1},
+		{"its cgroup was read", func(st *state.State) { st.Evidence = &verdict.Evidence{CgroupVersion: 2} }, 1},
+		{"its exit was seen", func(st *state.State) {
+			st.Evidence = &verdict.Evidence{Exit: verdict.Exit{Source: verdict.ExitWait, Code: &code}}
+		}, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			states := state.Store{Dir: filepath.Join(t.TempDir(), "agentbox")}
+			st, _ := started(t)
+			st.PidFile = states.PidFile(st.Root, st.ID)
+			if err := states.Create(st); err != nil {
+				t.Fatal(err)
+			}
+			tt.change(st)
+			if err := harvest.Finish(states, st); err != nil {
+				t.Fatal(err)
+			}
+			if kept, err := st.Results.All(); err != nil || len(kept) != tt.kept {
+				t.Errorf("%d results, want %d, %v", len(kept), tt.kept, err)
+			}
+			mustBeGone(t, states, st)
+		})
+	}
+}

@@ -111,7 +111,7 @@ func makeWorld(data []byte) *world {
 	if w.chance(30) {
 		w.req.Prior = map[Key]Prior{}
 		for k, v := range w.req.Spec {
-			w.req.Prior[k] = Prior{Value: v, Source: []Source{SourceDefault, SourceCeiling, "x"}[w.next()%3], Detail: "earlier"}
+			w.req.Prior[k] = Prior{Value: v, Source: []Source{SourceDefault, SourceCeiling, "x"}[w.next()%3]}
 		}
 	}
 	return w

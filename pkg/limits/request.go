@@ -39,10 +39,10 @@ type Request struct {
 	Kubernetes bool
 }
 
-// Prior is one recorded entry of an earlier plan.
+// Prior is one recorded entry of an earlier plan. It holds no text, because a
+// container can forge it.
 type Prior struct {
 	Requested *Value `json:"requested,omitempty"`
 	Value     Value  `json:"value"`
 	Source    Source `json:"source"`
-	Detail    string `json:"detail,omitempty"`
 }

@@ -5,8 +5,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"strings"
-	"unicode"
 )
 
 // Bounds below which a container cannot start, or the kernel refuses the value.
@@ -152,6 +150,11 @@ func (r *resolver) request(info KeyInfo, e *Entry) {
 	if !inSpec {
 		return
 	}
+	if inAnn && !spec.None && (ann.looser(spec) || ann.Soft > spec.Soft) {
+		// Also where an earlier plan has set the spec's value: its record can be
+		// forged, and an engine's own limit must not be raised.
+		r.warnf("%s: %s from the annotation allows more than %s from the spec: the stricter one wins", info.Key, info.String(ann), info.String(spec))
+	}
 	if e.Requested == nil || e.Requested.looser(spec) {
 		e.Requested = &spec
 	}
@@ -179,25 +182,22 @@ func (r *resolver) recall(e *Entry) {
 	spec, inSpec := r.req.Spec[e.Key]
 	prior, ok := r.req.Prior[e.Key]
 	if inSpec && ok && prior.Value == spec && e.Value == spec && prior.plausible() {
-		e.Requested, e.Source, e.Detail = prior.Requested, prior.Source, prior.Detail
+		e.Requested, e.Source = prior.Requested, prior.Source
 	}
 }
 
-// maxDetail bounds what is taken over from a record, in bytes. The sentences of
-// this package are shorter.
-const maxDetail = 512
-
 // plausible reports whether a record reads as one of a plan. A container can
-// forge it: what does not look like ours must not reach a terminal or a log.
+// forge it: what does not look like ours must not reach a report.
 func (p Prior) plausible() bool {
 	switch p.Source {
 	case SourceDefault, SourceProfile, SourceSpec, SourceAnnotation, SourceCeiling, SourceInherited:
 	default:
 		return false
 	}
-	unprintable := func(c rune) bool { return !unicode.IsPrint(c) }
-	return len(p.Detail) <= maxDetail && !strings.ContainsFunc(p.Detail, unprintable)
+	return p.Value.plausible() && (p.Requested == nil || p.Requested.plausible())
 }
+
+func (v Value) plausible() bool { return v.N >= 0 && v.Soft >= 0 }
 
 // ceilingOf returns the most that a container may have.
 func (r *resolver) ceilingOf(k Key) (ceiling Value, configured bool) {

@@ -313,7 +313,7 @@ func TestOfSpecAndAnnotationTheStricterOneWins(t *testing.T) {
 	for _, c := range []resolveCase{
 		{
 			name: "the spec is stricter", req: both(KeyMemory, Limit(gib), Limit(3*gib)), key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)), warning: "3GiB from the annotation allows more than 1GiB from the spec",
 		},
 		{
 			name: "the annotation is stricter", req: both(KeyMemory, Limit(3*gib), Limit(gib)), key: KeyMemory,
@@ -329,7 +329,7 @@ func TestOfSpecAndAnnotationTheStricterOneWins(t *testing.T) {
 		},
 		{
 			name: "the annotation says none", req: both(KeyMemory, Limit(gib), NoLimit()), key: KeyMemory,
-			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+			want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)), warning: "none from the annotation allows more than 1GiB from the spec",
 		},
 		{
 			name: "both are above the ceiling", policy: ceiling(KeyMemory, Limit(gib)), req: both(KeyMemory, Limit(2*gib), Limit(3*gib)), key: KeyMemory,
@@ -341,7 +341,7 @@ func TestOfSpecAndAnnotationTheStricterOneWins(t *testing.T) {
 		},
 		{
 			name: "the soft numbers of open files count by themselves", req: both(KeyOpenFiles, Value{Soft: 100, N: 4096}, Value{Soft: 1000, N: 2048}), key: KeyOpenFiles,
-			want: Value{Soft: 100, N: 2048}, source: SourceAnnotation, requested: &Value{Soft: 1000, N: 2048},
+			want: Value{Soft: 100, N: 2048}, source: SourceAnnotation, requested: &Value{Soft: 1000, N: 2048}, warning: "1000:2048 from the annotation allows more than 100:4096 from the spec",
 		},
 	} {
 		t.Run(c.name, c.run)
@@ -761,12 +761,12 @@ func TestCgroupV1LimitsSwapOnlyTogetherWithMemory(t *testing.T) {
 }
 
 func TestTheRecordOfAnEarlierPlanExplainsAndNeverChanges(t *testing.T) {
-	record := Prior{Requested: new(Limit(64 * gib)), Value: Limit(8 * gib), Source: SourceCeiling, Detail: "64GiB from the spec lowered to 8GiB"}
+	record := Prior{Requested: new(Limit(64 * gib)), Value: Limit(8 * gib), Source: SourceCeiling}
 	prior := func(p Prior) map[Key]Prior { return map[Key]Prior{KeyMemory: p} }
 	for _, c := range []resolveCase{
 		{
 			name: "the value stands as it was set", req: Request{Spec: Set{KeyMemory: Limit(8 * gib)}, Prior: prior(record)}, host: func(h *Host) { h.MemoryBytes = 100 * gib },
-			key: KeyMemory, want: Limit(8 * gib), source: SourceCeiling, requested: new(Limit(64 * gib)), detail: "64GiB from the spec lowered to 8GiB",
+			key: KeyMemory, want: Limit(8 * gib), source: SourceCeiling, requested: new(Limit(64 * gib)),
 		},
 		{
 			name: "somebody changed the field since", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(record)},
@@ -782,12 +782,17 @@ func TestTheRecordOfAnEarlierPlanExplainsAndNeverChanges(t *testing.T) {
 			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
 		},
 		{
-			name: "a terminal escape in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: "\x1b[2J"})},
+			name: "a negative request", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Requested: new(Limit(-1)), Value: Limit(gib), Source: SourceDefault})},
 			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
 		},
 		{
-			name: "a novel in the text", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault, Detail: strings.Repeat("x", 513)})},
+			name: "a negative soft number", req: Request{Spec: Set{KeyMemory: Limit(gib)}, Prior: prior(Prior{Requested: &Value{N: gib, Soft: -1}, Value: Limit(gib), Source: SourceDefault})},
 			key: KeyMemory, want: Limit(gib), source: SourceSpec, requested: new(Limit(gib)),
+		},
+		{
+			name: "an annotation does not raise what an earlier plan is said to have set",
+			req:  Request{Spec: Set{KeyMemory: Limit(gib)}, Annotations: Set{KeyMemory: Limit(4 * gib)}, Prior: prior(Prior{Value: Limit(gib), Source: SourceDefault})},
+			key:  KeyMemory, want: Limit(gib), source: SourceDefault, warning: "4GiB from the annotation allows more than 1GiB from the spec: the stricter one wins",
 		},
 	} {
 		t.Run(c.name, c.run)

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
 // Store keeps the results of sandboxes that ended: one file each, in one folder,
@@ -19,15 +21,19 @@ import (
 type Store struct {
 	Dir    string        `json:"dir"`
 	Group  string        `json:"group,omitempty"` // who may read besides root; a group that does not exist is nobody
-	Max    int           `json:"max"`             // how many are kept
+	Max    int           `json:"max"`             // how many are kept, besides refusals; 0: all
 	MaxAge time.Duration `json:"max_age"`         // for how long, in nanoseconds
+
+	// Also are folders of other stores, whose results are found too.
+	Also []string `json:"-"`
 }
 
-// A file is named ID~NONCE.json: no container id has a "~", and nonces sort by
-// time.
+// A file is named ID~NONCE.json, and ID~NONCE.refused.json for a sandbox that was
+// refused: no container id has a "~", and nonces sort by time.
 const (
 	separator  = "~"
 	suffix     = ".json"
+	refusedTag = ".refused"
 	tempPrefix = "~new-" // a name that no result has
 )
 
@@ -42,8 +48,8 @@ func nonceTime(nonce string) (time.Time, bool) {
 	return time.Unix(0, ns), err == nil
 }
 
-// Put keeps a result and removes what is too much or too old. A crash leaves the
-// old file of that name or the new one.
+// Put keeps a result and removes what is too much or too old, as far as it can.
+// A crash leaves the old file of that name or the new one.
 func (s Store) Put(r *Result) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -53,27 +59,47 @@ func (s Store) Put(r *Result) error {
 	if err := s.makeDir(gid); err != nil {
 		return fmt.Errorf("make the folder of results: %w", err)
 	}
-	name := filepath.Join(s.Dir, r.ID+separator+r.Nonce+suffix)
+	end := suffix
+	if r.Status == verdict.Refused {
+		end = refusedTag + suffix
+	}
+	name := filepath.Join(s.Dir, r.ID+separator+r.Nonce+end)
 	if err := writeFile(name, append(data, '\n'), gid); err != nil {
 		return fmt.Errorf("keep the result of %s: %w", r.ID, err)
 	}
-	return s.prune(time.Now())
+	s.prune(time.Now())
+	return nil
 }
 
 // makeDir makes the folder, for root and the group gid alone, and those above it
 // so that the group gets there.
 func (s Store) makeDir(gid int) error {
-	if err := os.MkdirAll(filepath.Dir(s.Dir), 0o755); err != nil {
-		return err
-	}
-	err := os.Mkdir(s.Dir, 0o750)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := mkdir(s.Dir, 0o750); err != nil {
 		return err
 	}
 	if gid >= 0 {
 		_ = os.Chown(s.Dir, -1, gid) // best effort: only readers lose by it
 	}
 	return nil
+}
+
+// mkdir makes a folder that is not there, with this mode whatever the umask is,
+// and those above it.
+func mkdir(dir string, mode fs.FileMode) error {
+	err := os.Mkdir(dir, mode)
+	if up := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && up != dir {
+		if err := mkdir(up, 0o755); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, mode)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Chmod(dir, mode)
 }
 
 func (s Store) gid() int {
@@ -119,11 +145,23 @@ func writeFile(name string, data []byte, gid int) error {
 type kept struct {
 	id, nonce string
 	name      string
+	refused   bool
 }
 
-// list returns the files, oldest first.
+// list returns the files of all folders, oldest first, and of those that can be
+// read when there is an error.
 func (s Store) list() ([]kept, error) {
-	entries, err := os.ReadDir(s.Dir)
+	files, err := listDir(s.Dir)
+	for _, dir := range s.Also {
+		more, moreErr := listDir(dir)
+		files, err = append(files, more...), errors.Join(err, moreErr)
+	}
+	slices.SortFunc(files, func(a, b kept) int { return strings.Compare(a.nonce, b.nonce) })
+	return files, err
+}
+
+func listDir(dir string) ([]kept, error) {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -134,61 +172,62 @@ func (s Store) list() ([]kept, error) {
 	for _, e := range entries {
 		base, isResult := strings.CutSuffix(e.Name(), suffix)
 		id, nonce, ok := strings.Cut(base, separator)
-		if isResult && ok {
-			files = append(files, kept{id: id, nonce: nonce, name: filepath.Join(s.Dir, e.Name())})
+		if isResult && ok && e.Type().IsRegular() {
+			nonce, refused := strings.CutSuffix(nonce, refusedTag)
+			files = append(files, kept{id: id, nonce: nonce, name: filepath.Join(dir, e.Name()), refused: refused})
 		}
 	}
-	slices.SortFunc(files, func(a, b kept) int { return strings.Compare(a.nonce, b.nonce) })
 	return files, nil
 }
 
+// maxRefused is how many refusals are kept, apart from the other results: who is
+// refused again and again must not push those out.
+func (s Store) maxRefused() int { return max(s.Max/10, 10) }
+
 // prune removes the oldest results beyond Max, those older than MaxAge, and
-// what a crash left half written.
-func (s Store) prune(now time.Time) error {
-	files, err := s.list()
-	if err != nil {
-		return err
-	}
-	for i, f := range files {
+// what a crash left half written. What cannot be removed stays.
+func (s Store) prune(now time.Time) {
+	own := Store{Dir: s.Dir}
+	files, _ := own.list()
+	others, refused := 0, 0
+	for _, f := range slices.Backward(files) { // the newest first
+		tooMany := false
+		if f.refused {
+			refused++
+			tooMany = refused > s.maxRefused()
+		} else {
+			others++
+			tooMany = others > s.Max
+		}
 		at, ok := nonceTime(f.nonce)
-		tooMany := s.Max > 0 && len(files)-i > s.Max
 		tooOld := s.MaxAge > 0 && ok && now.Sub(at) > s.MaxAge
-		if !tooMany && !tooOld {
-			continue
-		}
-		if err := os.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove an old result: %w", err)
+		if tooMany && s.Max > 0 || tooOld {
+			_ = os.Remove(f.name)
 		}
 	}
-	return s.removeHalfWritten(now)
+	s.removeHalfWritten(now)
 }
 
-func (s Store) removeHalfWritten(now time.Time) error {
-	names, err := filepath.Glob(filepath.Join(s.Dir, tempPrefix+"*"))
-	if err != nil {
-		return err
-	}
+func (s Store) removeHalfWritten(now time.Time) {
+	names, _ := filepath.Glob(filepath.Join(s.Dir, tempPrefix+"*")) // the one error is a bad pattern
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err == nil && now.Sub(info.ModTime()) > time.Minute {
 			_ = os.Remove(name)
 		}
 	}
-	return nil
 }
 
-// IDs returns the ids that have results.
+// IDs returns the ids that have results. An error comes with those that were
+// found.
 func (s Store) IDs() ([]string, error) {
 	files, err := s.list()
-	if err != nil {
-		return nil, err
-	}
 	ids := make([]string, 0, len(files))
 	for _, f := range files {
 		ids = append(ids, f.id)
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	return slices.Compact(ids), err
 }
 
 // Newest returns up to n results of an id, the newest first. What another
@@ -196,20 +235,16 @@ func (s Store) IDs() ([]string, error) {
 // error, which comes with the rest, says so.
 func (s Store) Newest(id string, n int) ([]*Result, error) {
 	files, err := s.list()
-	if err != nil {
-		return nil, err
-	}
 	files = slices.DeleteFunc(files, func(f kept) bool { return f.id != id })
-	return readNewest(files, n)
+	found, readErr := readNewest(files, n)
+	return found, errors.Join(err, readErr)
 }
 
 // All returns every result, the newest first, and errors as Newest does.
 func (s Store) All() ([]*Result, error) {
 	files, err := s.list()
-	if err != nil {
-		return nil, err
-	}
-	return readNewest(files, len(files))
+	found, readErr := readNewest(files, len(files))
+	return found, errors.Join(err, readErr)
 }
 
 // readNewest reads up to n results from the end of a list that is sorted by

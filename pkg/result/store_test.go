@@ -249,3 +249,102 @@ func TestNonceSortsByTime(t *testing.T) {
 		last = nonce
 	}
 }
+
+func refused(id string, ago time.Duration) *result.Result {
+	r := of(id, ago)
+	r.Status = verdict.Refused
+	return r
+}
+
+// TestRefusalsPushNothingOut: anybody who may start containers can be refused a
+// thousand times.
+func TestRefusalsPushNothingOut(t *testing.T) {
+	tests := []struct{ max, put, left int }{{3, 15, 10}, {200, 25, 20}, {0, 15, 15}}
+	for _, tt := range tests {
+		s := result.Store{Dir: t.TempDir(), Max: tt.max, MaxAge: time.Hour}
+		put(t, s, of("a", time.Minute), of("b", time.Minute))
+		for i := range tt.put {
+			put(t, s, refused("x", time.Duration(tt.put-i)*time.Millisecond))
+		}
+		put(t, s, of("c", 0), refused("old", 2*time.Hour))
+		ids, err := s.IDs()
+		if err != nil || fmt.Sprint(ids) != "[a b c x]" {
+			t.Errorf("IDs: %v, %v", ids, err)
+		}
+		found, err := s.Newest("x", 100)
+		if err != nil || len(found) != tt.left || found[0].Status != verdict.Refused {
+			t.Fatalf("max %d: %d refusals left, want %d, %v", tt.max, len(found), tt.left, err)
+		}
+		if want := refused("x", time.Millisecond).Nonce; found[0].Nonce != want {
+			t.Errorf("the newest is %s, want %s", found[0].Nonce, want)
+		}
+	}
+}
+
+// TestForeignEntries: what cannot be removed or read does not make Put fail.
+func TestForeignEntries(t *testing.T) {
+	s := result.Store{Dir: t.TempDir(), Max: 1, MaxAge: time.Hour}
+	folder := filepath.Join(s.Dir, "a~0000000000000001-1.json")
+	if err := os.MkdirAll(filepath.Join(folder, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(s.Dir, "a~0000000000000002-1.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, of("a", time.Minute), of("a", 0))
+	if all, err := s.All(); err != nil || len(all) != 1 {
+		t.Errorf("%d results, %v", len(all), err)
+	}
+}
+
+func TestPutModeUnderAnyUmask(t *testing.T) {
+	base := t.TempDir()
+	dir := filepath.Join(base, "lib", "agentbox", "results")
+	defer syscall.Umask(syscall.Umask(0o077))
+	if err := os.Chmod(base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	put(t, result.Store{Dir: dir}, of("a", 0))
+	for path, want := range map[string]os.FileMode{
+		base:                                 0o711, // not made by Put
+		filepath.Join(base, "lib"):           0o755,
+		filepath.Dir(dir):                    0o755,
+		dir:                                  0o750,
+		filepath.Join(dir, names(t, dir)[0]): 0o640,
+	} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode().Perm(), want)
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { // the administrator's choice
+		t.Fatal(err)
+	}
+	put(t, result.Store{Dir: dir}, of("b", 0))
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// TestAlso: results of other folders are found and never removed.
+func TestAlso(t *testing.T) {
+	other := result.Store{Dir: t.TempDir()}
+	put(t, other, of("a", 3*time.Minute), of("b", 2*time.Minute))
+	s := result.Store{Dir: filepath.Join(t.TempDir(), "results"), Max: 1, MaxAge: time.Second, Also: []string{other.Dir, filepath.Join(other.Dir, "none")}}
+	put(t, s, of("a", 0))
+	all, err := s.All()
+	if err != nil || len(all) != 3 || all[0].ID != "a" || all[1].ID != "b" {
+		t.Errorf("%d results, %v", len(all), err)
+	}
+	if got := newest(t, s, "a", 9); len(got) != 2 {
+		t.Errorf("of a: %v", got)
+	}
+	// One that cannot be read hides no other.
+	s.Also = []string{filepath.Join(other.Dir, names(t, other.Dir)[0])}
+	if ids, err := s.IDs(); err == nil || fmt.Sprint(ids) != "[a]" {
+		t.Errorf("%v, %v", ids, err)
+	}
+}

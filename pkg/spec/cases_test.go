@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -208,7 +209,7 @@ func TestABurstNeverExceedsTheQuota(t *testing.T) {
 func TestUnifiedValuesThatCouldBeReadInTwoWaysAreRefused(t *testing.T) {
 	for _, value := range []string{
 		"", " ", "-1", "+67108864", "0400000000", "00", "0x4000000", "512M", "1G", "1e9", "1.0", "100%", "MAX", "max max", "67108864 1",
-		"67108864\nmax", "\u00a067108864", "67108864\x00", "9223372036854775808", "\uff11", "1_000_000_000",
+		"67108864\nmax", "\u00a067108864", "9223372036854775808", "\uff11", "1_000_000_000",
 	} {
 		for _, name := range []string{"memory.max", "memory.high", "memory.swap.max", "pids.max"} {
 			text, err := json.Marshal(value)
@@ -226,8 +227,38 @@ func TestUnifiedValuesThatCouldBeReadInTwoWaysAreRefused(t *testing.T) {
 		v2World().mustRefuse(t, resources(fmt.Sprintf(`"unified":{"cpu.max":%s}`, text)), "cpu.max")
 	}
 	v2World().mustRefuse(t, resources(`"unified":{"../memory.max":"max"}`), "is not a file name")
+	for _, name := range []string{"cgroup.procs", "cgroup.freeze", "cgroup.kill", `\u0063group.type`} {
+		v2World().mustRefuse(t, resources(`"unified":{"`+name+`":"1"}`), "is no resource of a container")
+	}
 	v2World().mustRefuse(t, resources(`"unified":{"memory.max":"1","memory.max":"max"}`), "is there twice")
 	v2World().mustRefuse(t, resources(`"unified":{"memory.max":null}`), "is null where a string is expected")
+}
+
+// crun reads a key or a string up to the NUL in it, and the last of two equal
+// keys wins.
+func TestAZeroCharacterIsRefusedWhereverItStands(t *testing.T) {
+	for _, data := range []string{
+		`{"linux":{},"linux\u0000z":{}}`,
+		`{"linux":{"resources\u0000":{}}}`,
+		`{"process\u0000":{}}`,
+		process(`"rlimits":[{"type":"RLIMIT_CORE","hard":0,"soft":0,"hard\u0000":5}]`),
+		process(`"rlimits":[{"type":"RLIMIT_NOFILE\u0000x","hard":99,"soft":99}]`),
+		resources(`"unified":{"pids.max\u0000":"max"}`),
+		`{"annotations":{"x":"a\u0000"}}`,
+		`{"x":[{"y":["\\\u0000"]}]}`,
+		`{"x":"\\\\\u0000"}`,
+		`{"x":"\"\u0000"}`,
+	} {
+		for _, w := range worlds() {
+			w.mustRefuse(t, data, `holds \u0000`)
+		}
+	}
+	for _, data := range []string{
+		`{"x":"\\u0000","\\u0000":"\\\\u0000"}`, // a backslash and a text
+		`{"x":"\u0001\u1000u0000"}`,
+	} {
+		v2World().verify(t, []byte(data), v2World().mustRewrite(t, data))
+	}
 }
 
 func TestFieldsThatReadersDisagreeAboutAreRefused(t *testing.T) {
@@ -382,6 +413,12 @@ func TestRewritingWhatIsRewrittenIsTheSameAsOnce(t *testing.T) {
 			if string(second.data) != string(first.data) {
 				t.Errorf("twice gives\n%s, once\n%s", second.data, first.data)
 			}
+			// Why a value was lowered is not recorded.
+			for i, e := range first.plan.Entries {
+				if e.Applies() {
+					first.plan.Entries[i].Detail = ""
+				}
+			}
 			if a, b := entries(first), entries(second); a != b {
 				t.Errorf("the second report says\n%s, the first\n%s", b, a)
 			}
@@ -405,7 +442,7 @@ func TestAForgedRecordIsClampedLikeAnyRequest(t *testing.T) {
 	if n := *r.reread(t).Linux.Resources.Pids.Limit; n != 2048 {
 		t.Errorf("pids = %d, want the policy's 2048", n)
 	}
-	for _, junk := range []string{"", "null", "5", "[]", "{", `{"memory":5}`, `{"x":{"value":{"n":"y"}}}`, "\x00"} {
+	for _, junk := range []string{"", "null", "5", "[]", "{", `{"memory":5}`, `{"x":{"value":{"n":"y"}}}`, "\x01"} {
 		text, err := json.Marshal(junk)
 		if err != nil {
 			t.Fatal(err)
@@ -415,6 +452,44 @@ func TestAForgedRecordIsClampedLikeAnyRequest(t *testing.T) {
 		if got := out.reread(t).Annotations[spec.ReservedAnnotation]; !strings.HasPrefix(got, `{"core_dumps":`) {
 			t.Errorf("the record %q became %q, want ours", junk, got)
 		}
+	}
+}
+
+func TestAForgedRecordHasNoSayInReports(t *testing.T) {
+	for record, want := range map[string]limits.Entry{
+		`{"pids":{"value":{"n":100},"source":"default","detail":"trust me"}}`:       {Source: limits.SourceDefault},
+		`{"pids":{"value":{"n":100},"source":"god"}}`:                               {Source: limits.SourceSpec, Requested: new(limits.Limit(100))},
+		`{"pids":{"value":{"n":100},"source":"ceiling","requested":{"n":-5}}}`:      {Source: limits.SourceSpec, Requested: new(limits.Limit(100))},
+		`{"pids":{"value":{"n":100},"source":"ceiling","requested":{"soft":-5}}}`:   {Source: limits.SourceSpec, Requested: new(limits.Limit(100))},
+		`{"pids":{"value":{"n":100},"source":"ceiling","requested":{"n":1000000}}}`: {Source: limits.SourceCeiling, Requested: new(limits.Limit(1_000_000))},
+	} {
+		text, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := v2World().mustRewrite(t, `{"annotations":{"agentbox.dev/original":`+string(text)+`},"linux":{"resources":{"pids":{"limit":100}}}}`)
+		e := r.plan.Entry(limits.KeyPids)
+		if e.Value != limits.Limit(100) || e.Source != want.Source || e.Detail != "" || !reflect.DeepEqual(e.Requested, want.Requested) {
+			t.Errorf("%s makes the report say %+v (%v)", record, e, e.Requested)
+		}
+		if strings.Contains(string(r.data), "trust me") {
+			t.Errorf("the text of %s was recorded again", record)
+		}
+	}
+}
+
+// The value that the first run wrote is a request like any other: the record
+// beside it may be forged, and an engine's own limit would be raised.
+func TestAnAnnotationAddedAfterARewriteIsNotIgnoredInSilence(t *testing.T) {
+	first := v2World().mustRewrite(t, `{}`)
+	w := v2World()
+	w.annotations = limits.Set{limits.KeyMemory: limits.Limit(3 * gib)}
+	second := w.mustRewrite(t, string(first.data))
+	if e := second.plan.Entry(limits.KeyMemory); e.Value != limits.Limit(2*gib) {
+		t.Errorf("memory = %+v, want the 2GiB that stand in the file", e)
+	}
+	if all := strings.Join(second.warnings, "\n"); !strings.Contains(all, "memory: 3GiB from the annotation allows more than 2GiB from the spec") {
+		t.Errorf("warnings = %q, want one about memory", all)
 	}
 }
 

@@ -25,6 +25,9 @@ func Parse(data []byte) (*Document, error) {
 	if !json.Valid(data) {
 		return nil, syntaxError(data)
 	}
+	if i := escapedNUL(data); i >= 0 {
+		return nil, fmt.Errorf(`the text at byte %d holds \u0000, where some low-level runtimes end a key or a value: remove it`, i)
+	}
 	root, err := split("", data)
 	if err != nil {
 		return nil, err

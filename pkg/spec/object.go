@@ -124,6 +124,21 @@ func skipValue(b []byte) int {
 	return len(b)
 }
 
+// escapedNUL returns the index of the first \u0000 in valid JSON, or -1. Valid
+// JSON has backslashes only in strings, and no other way to write this character.
+func escapedNUL(data []byte) int {
+	for i := 0; ; i += 2 { // a backslash and what it escapes
+		next := bytes.IndexByte(data[i:], '\\')
+		if next < 0 {
+			return -1
+		}
+		i += next
+		if bytes.HasPrefix(data[i:], []byte(`\u0000`)) {
+			return i
+		}
+	}
+}
+
 // elements splits a JSON list. null is an empty one.
 func elements(path string, data []byte) ([][]byte, error) {
 	data = bytes.TrimSpace(data)

@@ -183,7 +183,7 @@ var unifiedKeys = []string{"memory.max", "memory.high", "memory.swap.max", "memo
 
 func (d *Document) readUnified(req *limits.Request) error {
 	for name := range d.unified {
-		if strings.ContainsAny(name, "/\x00") {
+		if strings.Contains(name, "/") {
 			return fmt.Errorf("linux.resources.unified: the key %q is not a file name", name)
 		}
 		if strings.HasPrefix(name, "cgroup.") {

@@ -309,7 +309,7 @@ func (d *Document) applyAnnotations(plan *limits.Plan, allow []string) (warnings
 	record := make(map[limits.Key]limits.Prior, len(plan.Entries))
 	for _, e := range plan.Entries {
 		if e.Applies() {
-			record[e.Key] = limits.Prior{Requested: e.Requested, Value: e.Value, Source: e.Source, Detail: e.Detail}
+			record[e.Key] = limits.Prior{Requested: e.Requested, Value: e.Value, Source: e.Source}
 		}
 	}
 	text, err := json.Marshal(record) // keys are sorted

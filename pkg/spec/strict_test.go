@@ -290,8 +290,12 @@ func (w world) verifyIdempotent(t *testing.T, first *rewritten) {
 		t.Errorf("rewriting twice is not once:\n%s\n%s", first.data, second.data)
 	}
 	for i, e := range second.plan.Entries {
-		if e.Applies() && !reflect.DeepEqual(e, first.plan.Entries[i]) {
-			t.Errorf("the second report differs:\n%+v\n%+v", first.plan.Entries[i], e)
+		want := first.plan.Entries[i]
+		if e.Detail == "" { // why a value was lowered is not recorded
+			want.Detail = ""
+		}
+		if e.Applies() && !reflect.DeepEqual(e, want) {
+			t.Errorf("the second report differs:\n%+v\n%+v", want, e)
 		}
 	}
 }

@@ -40,8 +40,11 @@ type State struct {
 	EngineDir string `json:"engine_dir,omitempty"`
 	Name      string `json:"name,omitempty"` // the engine's name, where the specification has it
 
-	Plan     limits.Plan `json:"plan"`
-	Warnings []string    `json:"warnings,omitempty"`
+	Plan limits.Plan `json:"plan"`
+	// MayProtect says that the container may have CAP_SYS_RESOURCE, with which
+	// it can exempt a process from the OOM killer.
+	MayProtect bool     `json:"may_protect,omitempty"`
+	Warnings   []string `json:"warnings,omitempty"`
 
 	// Started is set when the limits were read back, just before the user's
 	// program runs; nil: not started.

@@ -12,12 +12,16 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/pkg/smallfile"
 )
 
 // Store is the folder of states:
 //
 //	DIR/ROOT/ID/state.json the State
 //	DIR/ROOT/ID/runtime    symbolic link to the low-level runtime
+//	DIR/ROOT/ID/container  symbolic link to the low-level runtime's folder of it,
+//	                       where that is not ROOT/ID
 //	DIR/ROOT/ID/pid        the pid of the first process, unless the caller keeps it
 //
 // ROOT is the path of the low-level runtime's state folder, written as one name
@@ -42,10 +46,11 @@ func DefaultDir() string {
 }
 
 const (
-	stateName   = "state.json"
-	runtimeName = "runtime"
-	pidName     = "pid"
-	tempPrefix  = "~tmp-" // no container id has a "~"
+	stateName     = "state.json"
+	runtimeName   = "runtime"
+	containerName = "container"
+	pidName       = "pid"
+	tempPrefix    = "~tmp-" // no container id has a "~"
 )
 
 // ErrExists says that a sandbox of that id has a state already.
@@ -116,6 +121,9 @@ func (s Store) Create(st *State) (err error) {
 	}
 	if err := os.Symlink(st.Runtime, filepath.Join(temp, runtimeName)); err != nil {
 		return fmt.Errorf("write the state of %s: %w", st.ID, err)
+	}
+	if st.RealRoot != st.Root { // only saves Orphans reading the state
+		_ = os.Symlink(filepath.Join(st.RealRoot, st.ID), filepath.Join(temp, containerName))
 	}
 	// A folder is never renamed over one that has files.
 	err = os.Rename(temp, s.Path(st.Root, st.ID))
@@ -271,38 +279,79 @@ func rootOf(name, id, storeDir string) string {
 
 // Orphans returns the states that lost their container: the low-level runtime
 // knows it no more, and neither who was creating it nor its first process is
-// alive. Half-written folders of dead processes are removed on the way.
+// alive. Half-written folders of dead processes are removed on the way, and
+// folders without a state: Create makes none.
 //
-// A state that cannot be read does not keep the others from being found.
+// A state that cannot be read does not keep the others from being found; one
+// error tells of all of them.
 func (s Store) Orphans() ([]*State, error) {
 	var orphans []*State
-	var broken []error
+	var broken error // the first
+	count := 0
 	err := s.each(func(dir, root, name string) error {
 		if rest, isTemp := strings.CutPrefix(name, tempPrefix); isTemp {
 			removeHalfWritten(filepath.Join(dir, name), rest)
 			s.removeEmpty(dir)
 			return nil
 		}
-		if _, err := os.Lstat(filepath.Join(root, name)); err == nil {
+		path := filepath.Join(dir, name)
+		if isContainer(root, name) || exists(filepath.Join(path, containerName)) {
 			return nil // the usual case, without reading its state
 		}
-		st, err := s.Load(root, name)
+		st, err := read(filepath.Join(path, stateName))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile, or never there
+			removeDamaged(path)
+			s.removeEmpty(dir)
 		case err != nil:
-			broken = append(broken, err)
+			if count++; broken == nil {
+				broken = err
+			}
 		case !st.Live():
 			orphans = append(orphans, st)
 		}
 		return nil
 	})
-	return orphans, errors.Join(append(broken, err)...)
+	if count > 1 {
+		broken = fmt.Errorf("%d states cannot be read, the first: %w", count, broken)
+	}
+	return orphans, errors.Join(broken, err)
+}
+
+// isContainer reports whether a low-level runtime knows a container. The root is
+// "" where it is not known.
+func isContainer(root, id string) bool {
+	if root == "" {
+		return false
+	}
+	_, err := os.Lstat(filepath.Join(root, id))
+	return err == nil
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// removeDamaged removes the folder of a sandbox if it has no state, so that its
+// id can be used again. It looks when the folder is out of the way, and puts back
+// one that a create has just made.
+func removeDamaged(path string) {
+	temp := filepath.Join(filepath.Dir(path), tempPrefix+strconv.Itoa(os.Getpid())+"-"+hash(filepath.Base(path)))
+	if os.Rename(path, temp) != nil {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(temp, stateName)); err == nil {
+		_ = os.Rename(temp, path)
+		return
+	}
+	_ = os.RemoveAll(temp)
 }
 
 // Live reports whether the low-level runtime still knows the container, or
 // somebody is still creating it, or its first process is alive.
 func (s *State) Live() bool {
-	if _, err := os.Lstat(filepath.Join(s.RealRoot, s.ID)); err == nil {
+	if isContainer(s.RealRoot, s.ID) {
 		return true
 	}
 	if s.Started != nil {
@@ -311,14 +360,22 @@ func (s *State) Live() bool {
 	if s.Creator.Alive() {
 		return true
 	}
+	info, err := os.Stat(s.PidFile)
+	if err != nil || info.ModTime().Before(s.CreatedAt) {
+		return false // an older file is that of an earlier container
+	}
 	pid, err := ReadPid(s.PidFile)
 	return err == nil && unix.Kill(pid, 0) == nil
 }
 
+// maxPid is more than a pid file ever has, in bytes.
+const maxPid = 64
+
 // ReadPid reads the file in which the low-level runtime left the pid of the
-// first process.
+// first process. Its caller chose the place, and may have put anything there, a
+// link too: crun follows one.
 func ReadPid(name string) (int, error) {
-	data, err := os.ReadFile(name)
+	data, err := smallfile.Read(name, maxPid, 0)
 	if err != nil {
 		return 0, err
 	}

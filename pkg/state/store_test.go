@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 )
@@ -246,6 +248,10 @@ func TestOrphans(t *testing.T) {
 		if err := os.WriteFile(name, []byte(strconv.Itoa(pid)), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		// The clock of files is coarse: a create takes longer than its tick.
+		if err := os.Chtimes(name, time.Time{}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
 		return name
 	}
 	tests := []struct {
@@ -263,6 +269,10 @@ func TestOrphans(t *testing.T) {
 		{"init-dead-creator-alive", func(st *state.State) { st.Creator, st.Started = self(t), &state.Started{Init: dead} }, true},
 		{"created-not-started", func(st *state.State) { st.Creator, st.PidFile = dead, pidFile(init.Process.Pid) }, false},
 		{"created-and-gone", func(st *state.State) { st.Creator, st.PidFile = dead, pidFile(dead.Pid) }, true},
+		{"pid-file-of-an-earlier-run", func(st *state.State) {
+			st.Creator, st.PidFile = dead, pidFile(init.Process.Pid)
+			st.CreatedAt = time.Now().Add(time.Millisecond)
+		}, true},
 		{"pid-file-missing", func(st *state.State) { st.PidFile = filepath.Join(low, "no-such-file") }, true},
 		{"low-level-folder", func(st *state.State) { mkdir(t, filepath.Join(low, st.ID)) }, false},
 		{"low-level-folder-elsewhere", func(st *state.State) { st.RealRoot = other; mkdir(t, filepath.Join(other, st.ID)) }, false},
@@ -400,5 +410,113 @@ func TestReadPid(t *testing.T) {
 	}
 	if _, err := state.ReadPid(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
+	}
+}
+
+// TestTrapAsPidFile covers a caller that chose an odd place for the pid.
+func TestTrapAsPidFile(t *testing.T) {
+	dir := t.TempDir()
+	fifo, long, link := filepath.Join(dir, "fifo"), filepath.Join(dir, "long"), filepath.Join(dir, "link")
+	err := errors.Join(unix.Mkfifo(fifo, 0o600), os.WriteFile(long, []byte("1"+strings.Repeat(" ", 64)), 0o600), os.Symlink("pid", link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{fifo, long, "/dev/zero", dir} {
+		within(t, 10*time.Second, name, func() {
+			if pid, err := state.ReadPid(name); err == nil {
+				t.Errorf("%s: %d", name, pid)
+			}
+			st := of("/run/runc", "a")
+			st.PidFile = name
+			if st.Live() {
+				t.Errorf("%s keeps a state alive", name)
+			}
+		})
+	}
+	if err := os.WriteFile(filepath.Join(dir, "pid"), []byte("42"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := state.ReadPid(link); pid != 42 {
+		t.Errorf("through a link: %d, %v", pid, err)
+	}
+}
+
+// within fails when something hangs.
+func within(t *testing.T, limit time.Duration, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+		t.Fatalf("%s: hangs", what)
+	}
+}
+
+// TestFolderWithoutState is what no create leaves: the id can be used again.
+func TestFolderWithoutState(t *testing.T) {
+	low := t.TempDir()
+	for _, root := range []string{low, "/run/" + strings.Repeat("long/", 60)} {
+		s := store(t)
+		create(t, s, of(root, "a"), of(root, "b"))
+		if err := os.Remove(filepath.Join(s.Path(root, "a"), "state.json")); err != nil {
+			t.Fatal(err)
+		}
+		orphans, err := s.Orphans()
+		if err != nil || len(orphans) != 1 || orphans[0].ID != "b" {
+			t.Errorf("%v, %v", orphans, err)
+		}
+		create(t, s, of(root, "a"))
+	}
+	// The low-level runtime knows the container: a delete of it needs the link.
+	s := store(t)
+	create(t, s, of(low, "c"))
+	mkdir(t, filepath.Join(low, "c"))
+	if err := os.Remove(filepath.Join(s.Path(low, "c"), "state.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Orphans(); err != nil || s.Runtime(low, "c") == "" {
+		t.Errorf("the link is gone, %v", err)
+	}
+}
+
+func TestManyBrokenStates(t *testing.T) {
+	s := store(t)
+	for i := range 3 {
+		st := of("/run/runc", fmt.Sprint("a", i))
+		create(t, s, st)
+		if err := os.WriteFile(filepath.Join(s.Path(st.Root, st.ID), "state.json"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := s.Orphans()
+	if err == nil || !strings.HasPrefix(err.Error(), "3 states cannot be read, the first: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestOrphansReadsNoLiveState covers a low-level runtime that keeps its
+// containers in a folder of its own: a state that cannot be read is not missed.
+func TestOrphansReadsNoLiveState(t *testing.T) {
+	s, real := store(t), t.TempDir()
+	st := of("/run/runc", "a")
+	st.RealRoot = real
+	create(t, s, st)
+	mkdir(t, filepath.Join(real, "a"))
+	file := filepath.Join(s.Path(st.Root, st.ID), "state.json")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if orphans, err := s.Orphans(); err != nil || len(orphans) != 0 {
+		t.Errorf("%v, %v", orphans, err)
+	}
+	if err := os.Remove(filepath.Join(real, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Orphans(); err == nil {
+		t.Error("the link counts although its target is gone")
 	}
 }

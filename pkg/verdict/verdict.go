@@ -56,6 +56,10 @@ type Limits struct {
 	// its own, as a Kubernetes pod does.
 	MemoryAbove bool `json:"memory_above,omitempty"`
 	GroupKill   bool `json:"group_kill"` // memory.oom.group was 1
+	// MayProtect says that a process in the sandbox can exempt itself from
+	// out-of-memory kills, since CAP_SYS_RESOURCE is in its bounding set: a
+	// group kill then need not end the sandbox.
+	MayProtect bool `json:"may_protect,omitempty"`
 }
 
 const sigkill = 9
@@ -151,9 +155,12 @@ func ranOutAbove(ev Evidence) bool {
 	return false
 }
 
-// groupKill reports whether the kernel kills the sandbox as a whole: it was told
-// to, or it has done so.
+// groupKill reports whether the kernel kills the sandbox as a whole, with nobody
+// in it exempt: it was told to, or it has done so.
 func groupKill(ev Evidence, held Limits) bool {
+	if held.MayProtect {
+		return false
+	}
 	return held.GroupKill || ev.Memory != nil && ev.Memory.OOMGroupKill > 0
 }
 

@@ -43,6 +43,8 @@ var (
 	group = verdict.Limits{Memory: new(limits.Limit(64 << 20)), Pids: new(limits.Limit(128)), GroupKill: true}
 	loose = verdict.Limits{Memory: new(limits.Limit(64 << 20)), Pids: new(limits.Limit(128))}
 
+	protects = verdict.Limits{Memory: new(limits.Limit(64 << 20)), Pids: new(limits.Limit(128)), GroupKill: true, MayProtect: true}
+
 	ownOOM   = verdict.MemoryEvents{OOM: 1, OOMKill: 3, OOMGroupKill: 1, Max: 40}
 	oneKill  = verdict.MemoryEvents{OOM: 1, OOMKill: 1, Max: 40}
 	killOnly = verdict.MemoryEvents{OOMKill: 1}
@@ -86,6 +88,10 @@ func TestClassify(t *testing.T) {
 		{"one process kill ends it, seen", v2(oneKill, oneKill, told(137, 9)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "as if killed"},
 		{"one process kill, folded exit", v2(oneKill, oneKill, seen(137)), loose, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), nil, "as if killed"},
 		{"one process kill, exit not known", v2(oneKill, oneKill, unknown), loose, verdict.Ended, "", nil, nil, "whether that ended it is not known"},
+		{"group kill of one that may protect itself, exit not known", v2(ownOOM, ownOOM, unknown), protects, verdict.Ended, "", nil, nil, "killed a process in it for memory, and whether that ended it is not known"},
+		{"group kill of one that may protect itself, folded", v2(ownOOM, ownOOM, seen(137)), protects, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), nil, "as if killed"},
+		{"group kill of one that may protect itself, seen", v2(ownOOM, ownOOM, told(137, 9)), protects, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "as if killed"},
+		{"group kill of one that protected itself", v2(ownOOM, ownOOM, seen(0)), protects, verdict.Exited, "", new(0), new(0), "did not end it"},
 		{"limit not known", v2(ownOOM, ownOOM, seen(137)), verdict.Limits{GroupKill: true}, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), "its memory limit and was killed"},
 		{"oom without a kill", v2(verdict.MemoryEvents{OOM: 2}, verdict.MemoryEvents{OOM: 2}, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
 		{"held at the limit and not killed", v2(verdict.MemoryEvents{Max: 900}, verdict.MemoryEvents{Max: 900}, seen(137)), group, verdict.Ended, "", new(137), nil, ""},
@@ -106,6 +112,7 @@ func TestClassify(t *testing.T) {
 		// M15: the host, or a cgroup above.
 		{"M15: group kill", v2(killOnly, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), "own limit was not reached"},
 		{"M15: exit not known", v2(killOnly, killOnly, unknown), group, verdict.OOMKilled, verdict.HostMemoryExhausted, nil, nil, ""},
+		{"M15: may protect itself, exit not known", v2(killOnly, killOnly, unknown), protects, verdict.Ended, "", nil, nil, "whether that ended it is not known"},
 		{"M15: the victim lived further down", v2(none, killOnly, seen(137)), group, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), ""},
 		{"M15: one process, seen", v2(killOnly, killOnly, told(137, 9)), loose, verdict.OOMKilled, verdict.HostMemoryExhausted, new(137), new(9), ""},
 		{"M15: one process, exit not known", v2(killOnly, killOnly, unknown), loose, verdict.Ended, "", nil, nil, ""},
@@ -251,7 +258,7 @@ func random(r *rand.Rand) (verdict.Evidence, verdict.Limits) {
 			ev.Exit.Signal = new([]int{0, 9, 15}[r.IntN(3)])
 		}
 	}
-	return ev, verdict.Limits{GroupKill: r.IntN(2) == 0}
+	return ev, verdict.Limits{GroupKill: r.IntN(2) == 0, MayProtect: r.IntN(4) == 0}
 }
 
 // FuzzClassify checks that there is a verdict for everything that can be read

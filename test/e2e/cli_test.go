@@ -158,7 +158,7 @@ func TestEveryOtherVerbAnswersAsTheLowLevelRuntime(t *testing.T) {
 			{"list"},
 			{"list", "-q"},
 			{"list", "--format", "json"},
-			{"ps", c.ID},
+			{"ps", c.ID, "-o", "pid,args"}, // the usual columns have its share of the CPU
 			{"ps", "--format", "json", c.ID},
 			{"ps", "nobody"},
 			{"events", "--stats", c.ID},

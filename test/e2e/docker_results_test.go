@@ -42,7 +42,8 @@ func TestDockerResultOutlivesTheContainer(t *testing.T) {
 // A container that is started again shows what it is now and why it ended
 // before, once: the run after that has another one before it.
 func TestDockerRestartKeepsThePreviousVerdict(t *testing.T) {
-	c := newDocker(t).detached("agentbox", "-m 64m", "[ -e /tmp/again ] && exec sleep 1000; : >/tmp/again; exec tail /dev/zero")
+	c := newDocker(t).held("agentbox", "-m 64m", "[ -e /tmp/again ] && exec sleep 1000; : >/tmp/again; exec tail /dev/zero")
+	c.letGo()
 	if code := c.wait(); code != 137 {
 		t.Errorf("the container ended with %d, want 137", code)
 	}

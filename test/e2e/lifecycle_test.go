@@ -445,14 +445,16 @@ func removeRemains(t *testing.T, c *Container) {
 		if len(pids) > 0 {
 			return fmt.Sprintf("processes %v of the container are left", pids)
 		}
+		for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+			dirs, _ := filepath.Glob(filepath.Join(pattern, token, c.ID))
+			for _, dir := range dirs {
+				if err := os.Remove(dir); err != nil { // busy until its last process is quite gone
+					return err.Error()
+				}
+			}
+		}
 		return ""
 	})
-	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		dirs, _ := filepath.Glob(filepath.Join(pattern, token, c.ID))
-		for _, dir := range dirs {
-			_ = os.Remove(dir)
-		}
-	}
 	_ = os.Remove(c.PidFile)
 	_ = os.Remove(filepath.Join(filepath.Dir(c.PidFile), ".pid"))
 }

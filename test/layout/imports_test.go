@@ -19,6 +19,7 @@ const module = "github.com/agentbox/agentbox/"
 // above it in this list.
 var order = []string{
 	"pkg/limits",
+	"pkg/smallfile",
 	"pkg/engine",
 	"pkg/ocicli",
 	"pkg/verdict",
