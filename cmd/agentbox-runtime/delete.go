@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -53,11 +54,26 @@ func (inv *invocation) lowLevelDelete(runtime string) error {
 	if err != nil {
 		return err
 	}
-	c := child(path, inv.cmd.Args)
-	if err := c.Run(); c.ProcessState == nil {
+	// Not by os/exec, which first tries out what the kernel can do: every
+	// delete pays for it.
+	pid, err := syscall.ForkExec(path, append([]string{path}, inv.cmd.Args...), &syscall.ProcAttr{
+		Env:   os.Environ(),
+		Files: []uintptr{0, 1, 2}, // and all others that were handed to us
+		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
 		return fmt.Errorf("start the low-level runtime %s: %w", path, err)
 	}
-	inv.exitCode = exitCodeOf(c.ProcessState)
+	var status syscall.WaitStatus
+	for {
+		if _, err = syscall.Wait4(pid, &status, 0, nil); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("wait for the low-level runtime %s: %w", path, err)
+	}
+	inv.exitCode = exitCodeOf(status)
 	return nil
 }
 

@@ -185,9 +185,9 @@ func child(path string, args []string) *exec.Cmd {
 }
 
 // exitCodeOf returns the exit code of a child, in the shell's convention.
-func exitCodeOf(s *os.ProcessState) int {
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal())
+func exitCodeOf(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
 	}
-	return s.ExitCode()
+	return status.ExitStatus()
 }

@@ -38,7 +38,7 @@ func (inv *invocation) runForeground(st *state.State) error {
 	if c.ProcessState == nil {
 		return errors.Join(fmt.Errorf("start the low-level runtime %s: %w", st.Runtime, err), inv.states.Remove(st.Root, st.ID))
 	}
-	inv.exitCode = exitCodeOf(c.ProcessState)
+	inv.exitCode = exitCodeOf(c.ProcessState.Sys().(syscall.WaitStatus))
 	if c.ProcessState.ExitCode() < 0 {
 		// The low-level runtime itself was killed. The container may live on,
 		// as it would without us; its state waits for whoever deletes it.

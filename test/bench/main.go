@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -221,20 +222,38 @@ func (b *bench) pretendRuntime() error {
 }
 
 func (b *bench) lifecycle() (comparison, error) {
-	life := func(command func(args ...string) []string) step {
+	pidFile := filepath.Join(b.dir, "pid")
+	life := func(verb func(args ...string) []string) step {
 		return step{
 			before: b.restoreSpec,
-			args:   []string{b.reference, b.busybox, "true"}, // so that both have the same first part
-			parts: [][]string{
-				{b.busybox, "sh", "-c", strings.Join(command("create", "--bundle", filepath.Join(b.dir, "bundle"), "bench"), " ") + " >/dev/null 2>&1"},
-				command("start", "bench"),
-				{b.busybox, "sh", "-c", "until " + strings.Join(b.bare("state", "bench"), " ") + " | grep -q stopped; do :; done"},
-				command("delete", "bench"),
+			args:   []string{b.nothing}, // the same for both
+			then: []func() error{
+				detached(verb("create", "--bundle", filepath.Join(b.dir, "bundle"), "--pid-file", pidFile, "bench")),
+				command(verb("start", "bench")),
+				func() error { return waitEnded(pidFile) },
+				command(verb("delete", "bench")),
 			},
 		}
 	}
 	ours := func(args ...string) []string { return b.ours("runc.toml", args...) }
-	return compare("create, start, wait, delete / bare runc", b.pairs, life(ours), life(b.bare), targetLifecycle)
+	c, err := compare("create, start, wait, delete / bare runc", b.pairs, life(ours), life(b.bare), targetLifecycle)
+	c.partNames = []string{"create", "start", "wait", "delete"}
+	return c, err
+}
+
+// waitEnded waits until the process in a pid file has ended, reaped or not.
+func waitEnded(pidFile string) error {
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+		stat, err := os.ReadFile("/proc/" + string(pid) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return nil
+		}
+	}
+	return fmt.Errorf("process %s does not end", pid)
 }
 
 func (b *bench) foreground() (comparison, error) {
@@ -265,6 +284,10 @@ func printTable(rows []comparison) {
 		}
 		fmt.Fprintf(w, "%s\t%.1f ms\t%.1f ms\t%.2f\t%.2f to %.2f\t%s\t%s\n",
 			r.name, r.a.Seconds()*1e3, r.b.Seconds()*1e3, r.ratio, r.low, r.high, target, met)
+		for i, name := range r.partNames {
+			part := r.parts[i+1] // the first one is the same for both
+			fmt.Fprintf(w, "  %s\t%.1f ms\t%.1f ms\t%.2f\t\t\t\n", name, part[0].Seconds()*1e3, part[1].Seconds()*1e3, part[0].Seconds()/part[1].Seconds())
+		}
 	}
 	w.Flush()
 }
