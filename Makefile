@@ -11,7 +11,7 @@ DESTDIR ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 BIN     := $(CURDIR)/bin
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/layout/...
 SUITE   := test/suite

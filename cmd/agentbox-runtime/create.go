@@ -48,7 +48,11 @@ func (inv *invocation) create() error {
 		return err
 	}
 	// From here on the state is there; whoever fails removes it.
-	if inv.cmd.Verb == "run" && !inv.cmd.Detach && st.Plan.Mode != limits.ModeOff {
+	if inv.cmd.Verb != "create" && st.Plan.Mode == limits.ModeOff {
+		// Without a start or a hook there is no moment to read anything back.
+		return errors.Join(inv.states.Remove(st.Root, st.ID), become(runtime, inv.cmd.Args))
+	}
+	if inv.cmd.Verb == "run" && !inv.cmd.Detach {
 		return inv.runForeground(st)
 	}
 	args := inv.cmd.Args

@@ -22,6 +22,10 @@ func newVersion() *cobra.Command {
 	}
 }
 
+// release is the version that the build sets (-ldflags "-X main.release=..."); a
+// build by the go command alone knows its own.
+var release string
+
 // version is one line: the version, the commit and the Go release that built
 // this program, and what for.
 func version() string {
@@ -29,7 +33,7 @@ func version() string {
 	if !ok {
 		info = &debug.BuildInfo{}
 	}
-	parts := []string{"agentbox " + cmp.Or(info.Main.Version, "(unknown version)")}
+	parts := []string{"agentbox " + cmp.Or(release, info.Main.Version, "(unknown version)")}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			parts = append(parts, "commit "+s.Value)
