@@ -83,8 +83,12 @@ func (d *Document) applyMemory(plan *limits.Plan) error {
 	// A swap value includes the limit: below it, it fails the create; left
 	// alone when the limit is lowered, it would give more swap than before.
 	n, _, err := memory.integer("swap")
-	if err != nil || n <= 0 {
+	if err != nil || n == 0 {
 		return err
+	}
+	if n < 0 {
+		memory.setInt("swap", -1) // no limit: beside a memory limit only this number says so
+		return nil
 	}
 	if before <= 0 {
 		before = limit.Value.N
