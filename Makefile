@@ -37,7 +37,7 @@ demo: build ## Stops a runaway agent and shows the verdict; no Docker needed
 .PHONY: test
 test: ## Runs every test, the virtual machines included (at most 40 minutes on 2 cores)
 	@test/packages
-	@$(SUITE) "lint and unit" $(MAKE) --no-print-directory lint unit
+	@$(SUITE) "lint and unit" env AGENTBOX_TEST_REQUIRE=1 $(MAKE) --no-print-directory lint unit
 	@$(SUITE) "images"        $(MAKE) --no-print-directory vm-image
 	@$(SUITE) "host"          $(MAKE) --no-print-directory host-test
 	@$(SUITE) "user-mode Linux" $(MAKE) --no-print-directory vm-test ENGINE=uml
