@@ -62,9 +62,11 @@ host-test: e2e ## End-to-end tests on this machine's kernel: runc and Docker by 
 	AGENTBOX_BIN=$(BIN) $(BIN)/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=$(HOST_PROMISE) $(ARGS)
 
 ENGINE ?= uml
+# Further flags of test/vm, such as -spare 2G or -cgroup v1.
+VM_FLAGS ?=
 .PHONY: vm-test
-vm-test: e2e ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS=-test.run=...)
-	$(GO) run ./test/vm run -engine $(ENGINE) -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -- \
+vm-test: e2e ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS=-test.run=..., VM_FLAGS=-spare 2G)
+	$(GO) run ./test/vm run -engine $(ENGINE) -no-docker $(VM_FLAGS) -payload bin -env AGENTBOX_BIN=/payload/bin -- \
 	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) $(VM_ARGS_$(ENGINE)) $(ARGS)
 
 # QEMU without KVM is ten times slower: what a second CPU and a stock kernel add.
@@ -78,7 +80,7 @@ vm-image: ## Builds the guest image, or finds it in the cache
 
 .PHONY: vm-shell
 vm-shell: build ## A prompt in a guest with Docker up and bin/ on the PATH
-	$(GO) run ./test/vm shell -engine $(ENGINE) -payload bin
+	$(GO) run ./test/vm shell -engine $(ENGINE) $(VM_FLAGS) -payload bin
 
 .PHONY: fuzz
 fuzz: ## Fuzzes every target for FUZZTIME (5m) each

@@ -82,16 +82,16 @@ func boot(ctx context.Context, o options, shell bool, stdout io.Writer, progress
 		return 0, err
 	}
 	s := &session{
-		options:  o,
-		stdout:   stdout,
-		progress: progress,
-		headline: []string{
-			"host: " + host.Facts(os.DirFS("/")),
-			"image: " + versions,
-			fmt.Sprintf("engine: %s (%s)", chosen.Name(), chosen.Detail()),
-		},
+		options:     o,
+		stdout:      stdout,
+		progress:    progress,
+		headline:    []string{"host: " + host.Facts(os.DirFS("/")), "image: " + versions},
 		bootTimeout: defaults.BootTimeout,
 	}
+	if len(o.kernelArgs) > 0 {
+		s.headline = append(s.headline, "kernel arguments: "+strings.Join(o.kernelArgs, " "))
+	}
+	s.headline = append(s.headline, fmt.Sprintf("engine: %s (%s)", chosen.Name(), chosen.Detail()))
 	var input io.Reader
 	if console != nil {
 		input = os.Stdin
@@ -104,6 +104,12 @@ func boot(ctx context.Context, o options, shell bool, stdout io.Writer, progress
 	return code, collect(filepath.Join(scratch.Path, "out"), o.out)
 }
 
+// emptyDisk is a disk that starts without content.
+type emptyDisk struct {
+	role string
+	size int64 // bytes
+}
+
 // newMachine writes the disks into the scratch folder.
 func newMachine(o options, guestImage *image.Image, scratch string, console *terminal) (engine.Machine, error) {
 	var random [16]byte
@@ -111,7 +117,7 @@ func newMachine(o options, guestImage *image.Image, scratch string, console *ter
 		return engine.Machine{}, fmt.Errorf("make a token: %w", err)
 	}
 	run := guest.Run{
-		Docker: !o.noDocker, DataFS: o.dataFS,
+		Docker: !o.noDocker, DataFS: o.dataFS, Cgroup: o.cgroup,
 		Command: o.command, Environment: o.environment,
 	}
 	if console != nil {
@@ -123,14 +129,14 @@ func newMachine(o options, guestImage *image.Image, scratch string, console *ter
 		return engine.Machine{}, err
 	}
 	disks := []engine.Disk{{Role: "payload", Path: payloadDisk, ReadOnly: true}}
-	empty := []struct {
-		role string
-		size int64
-	}{{"data", dataSize}, {"swap", swapSize}, {"out", outSize}}
+	empty := []emptyDisk{{"data", dataSize}, {"swap", swapSize}}
+	if o.out != "" {
+		empty = append(empty, emptyDisk{"out", outSize})
+	}
+	if o.spareMiB > 0 {
+		empty = append(empty, emptyDisk{"spare", int64(o.spareMiB) << 20})
+	}
 	for _, disk := range empty {
-		if disk.role == "out" && o.out == "" {
-			continue
-		}
 		path := filepath.Join(scratch, disk.role)
 		if err := sparseFile(path, disk.size); err != nil {
 			return engine.Machine{}, fmt.Errorf("make the %s disk: %w", disk.role, err)
@@ -139,7 +145,7 @@ func newMachine(o options, guestImage *image.Image, scratch string, console *ter
 	}
 	return engine.Machine{
 		Image: guestImage, Scratch: scratch, Token: hex.EncodeToString(random[:]),
-		CPUs: o.cpus, MemoryMiB: o.memoryMiB, Disks: disks, Terminal: console != nil,
+		CPUs: o.cpus, MemoryMiB: o.memoryMiB, Disks: disks, KernelArgs: o.kernelArgs, Terminal: console != nil,
 	}, nil
 }
 

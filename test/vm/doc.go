@@ -13,8 +13,8 @@
 //
 // The harness finds or builds the image, packs the payload and the guest's
 // scripts into a tar, and starts an engine with raw disks: the root disk, which
-// is never written to, the tar, an empty disk for /data, one for swap, and, with
-// -out, one for the way back. The first program of the guest unpacks the tar at
+// is never written to, the tar, an empty disk for /data, one for swap, with -out
+// one for the way back, and with -spare one that the command may do anything to. The first program of the guest unpacks the tar at
 // / and hands over to the real init, which came with it. Init mounts, delegates
 // every cgroup controller, turns swap on, formats /data, starts the daemons, runs
 // the command, and powers off.
@@ -57,6 +57,32 @@
 // which is tried once per boot of the host; otherwise every instruction is
 // emulated, and Go programs as large as dockerd take seconds to start. Give tests
 // there ten times the usual time, and do not run it beside a compilation.
+//
+// # Cgroups
+//
+// With -cgroup v2 every controller is handed down to the cgroups of the daemons and
+// of the command, and Docker works as on any host. With v1 and hybrid there is a
+// hierarchy for each v1 controller that the kernel has, in the places where systemd
+// puts them, on a tmpfs that is read-only afterwards; command and daemons are in
+// cgroups of the same names in each of them. Docker works there too.
+//
+// Debian builds both kernels without v1 memory and cpuset, so no guest has a memory
+// limit with v1, and a v2 at unified, from which nothing is handed down, lists these
+// controllers. To test "no such controller at all", add -kernel-arg
+// cgroup_disable=memory; it works with v2 as well.
+//
+// # Disks
+//
+// io.max holds on whole disks, loop, dm and md devices, and for a file system it
+// does not matter how many of these are between it and the one with the limit. The
+// one exception is a loop device without direct I/O, whose file is written through
+// the page cache of the file system below: there a limit on the disk slows down only
+// fsync and write-back, and those of the neighbours too. The kernel refuses io.max
+// on a partition.
+//
+// There is no udev and no mdadm in the image. dmsetup makes its nodes in /dev/mapper
+// all the same; an md array is made through /sys/module/md_mod/parameters/new_array
+// and /sys/block/md0/md.
 //
 // # Pitfalls
 //

@@ -5,11 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentbox/agentbox/test/vm/internal/engine"
+	"github.com/agentbox/agentbox/test/vm/internal/guest"
 	"github.com/agentbox/agentbox/test/vm/internal/payload"
 )
 
@@ -24,10 +26,13 @@ type options struct {
 	timeout     time.Duration // 0: the engine's default
 	cpus        int           // 0: the engine's default
 	memoryMiB   int
+	spareMiB    int // 0: no spare disk
 	dataFS      string
+	cgroup      string // one of guest.CgroupVariants
 	out         string
 	noDocker    bool
 	verbose     bool
+	kernelArgs  []string
 	environment []string
 	payload     []payload.Item
 	command     []string
@@ -58,11 +63,23 @@ func guestFlags(set *flag.FlagSet, o *options) {
 	set.StringVar(&o.engine, "engine", engine.Names[0], "")
 	set.IntVar(&o.cpus, "cpus", 0, "")
 	set.StringVar(&o.dataFS, "data-fs", "ext4", "")
+	set.StringVar(&o.cgroup, "cgroup", guest.CgroupVariants[0], "")
 	set.BoolVar(&o.noDocker, "no-docker", false, "")
 	set.BoolVar(&o.verbose, "v", false, "")
 	set.Func("mem", "", func(text string) (err error) {
 		o.memoryMiB, err = parseMiB(text)
 		return err
+	})
+	set.Func("spare", "", func(text string) (err error) {
+		o.spareMiB, err = parseMiB(text)
+		return err
+	})
+	set.Func("kernel-arg", "", func(text string) error {
+		if err := checkKernelArg(text); err != nil {
+			return err
+		}
+		o.kernelArgs = append(o.kernelArgs, text)
+		return nil
 	})
 	set.Func("env", "", func(text string) error {
 		if key, _, ok := strings.Cut(text, "="); !ok || !isVariableName(key) {
@@ -88,6 +105,10 @@ func (o options) check(command string) error {
 		return nil
 	case o.dataFS != "ext4" && o.dataFS != "xfs":
 		return fmt.Errorf("-data-fs is ext4 or xfs, not %q", o.dataFS)
+	case !slices.Contains(guest.CgroupVariants, o.cgroup):
+		return fmt.Errorf("-cgroup is one of %s, not %q", strings.Join(guest.CgroupVariants, ", "), o.cgroup)
+	case o.cgroup == "none" && !o.noDocker:
+		return errors.New("-cgroup none needs -no-docker: dockerd does not start without cgroups")
 	case o.cpus < 0 || o.timeout < 0:
 		return errors.New("-cpus and -timeout cannot be negative")
 	case o.memoryMiB < minimumMemory:
@@ -97,7 +118,22 @@ func (o options) check(command string) error {
 	return err
 }
 
-// parseMiB reads a memory size such as "2G", "2048M" or "2048" (MiB).
+// checkKernelArg returns an error for text that is not one word of a kernel's
+// command line. Options of user-mode Linux itself ("--help") and the words that
+// the harness talks to init with are none either.
+func checkKernelArg(text string) error {
+	switch {
+	case len(strings.Fields(text)) != 1 || strings.TrimSpace(text) != text:
+		return fmt.Errorf("%q is not one word", text)
+	case strings.HasPrefix(text, "-"):
+		return fmt.Errorf("%q is an option, not a word for the kernel", text)
+	case strings.HasPrefix(text, "abvm_"):
+		return fmt.Errorf("%q belongs to the harness", text)
+	}
+	return nil
+}
+
+// parseMiB reads a size such as "2G", "2048M" or "2048" (MiB).
 func parseMiB(text string) (int, error) {
 	unit := 1
 	digits := strings.ToUpper(text)
@@ -110,7 +146,7 @@ func parseMiB(text string) (int, error) {
 	}
 	value, err := strconv.ParseUint(digits, 10, 20)
 	if err != nil {
-		return 0, fmt.Errorf("memory size %q is not a number with M or G", text)
+		return 0, fmt.Errorf("%q is not a number with M or G", text)
 	}
 	return int(value) * unit, nil
 }

@@ -23,15 +23,19 @@ func TestParse(t *testing.T) {
 		{name: "image with mirror", command: "image", line: "-mirror http://m.test/debian", want: options{memoryMiB: 3072, mirror: "http://m.test/debian"}},
 		{
 			name: "run with everything", command: "run",
-			line: "-engine qemu -timeout 5m -cpus 4 -mem 2G -env A=b=c -env B= -payload x:bin/y -payload /z -out o -no-docker -data-fs xfs -v -- ls -l",
+			line: "-engine qemu -timeout 5m -cpus 4 -mem 2G -spare 4G -env A=b=c -env B= -payload x:bin/y -payload /z -out o " +
+				"-no-docker -data-fs xfs -cgroup none -kernel-arg cgroup_disable=io -kernel-arg nosmp -v -- ls -l",
 			want: options{
-				engine: "qemu", timeout: 5 * time.Minute, cpus: 4, memoryMiB: 2048, dataFS: "xfs", out: "o", noDocker: true, verbose: true,
+				engine: "qemu", timeout: 5 * time.Minute, cpus: 4, memoryMiB: 2048, spareMiB: 4096, dataFS: "xfs", cgroup: "none", out: "o",
+				noDocker: true, verbose: true, kernelArgs: []string{"cgroup_disable=io", "nosmp"},
 				environment: []string{"A=b=c", "B="}, payload: []payload.Item{{Source: "x", Name: "bin/y"}, {Source: "/z", Name: "z"}},
 				command: []string{"ls", "-l"},
 			},
 		},
-		{name: "run by default", command: "run", line: "true", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", command: []string{"true"}}},
-		{name: "shell", command: "shell", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4"}},
+		{name: "run by default", command: "run", line: "true", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2", command: []string{"true"}}},
+		{name: "shell", command: "shell", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
+		{name: "Docker on cgroup v1", command: "shell", line: "-cgroup v1", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v1"}},
+		{name: "no spare disk", command: "shell", line: "-spare 0", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
 		{name: "run without command", command: "run", problem: "needs a command"},
 		{name: "shell with command", command: "shell", line: "ls", problem: "takes no arguments"},
 		{name: "shell knows no timeout", command: "shell", line: "-timeout 1s", problem: "not defined"},
@@ -39,7 +43,12 @@ func TestParse(t *testing.T) {
 		{name: "bad environment", command: "run", line: "-env 1A=b true", problem: "KEY=VALUE"},
 		{name: "bad payload", command: "run", line: "-payload x:../y true", problem: "below /payload"},
 		{name: "little memory", command: "run", line: "-mem 100M true", problem: "at least 512M"},
-		{name: "bad memory", command: "run", line: "-mem lots true", problem: "memory size"},
+		{name: "bad memory", command: "run", line: "-mem lots true", problem: "not a number with M or G"},
+		{name: "bad spare disk", command: "run", line: "-spare -1G true", problem: "not a number with M or G"},
+		{name: "bad cgroup variant", command: "run", line: "-cgroup v3 true", problem: "one of v2, v1, hybrid, none"},
+		{name: "Docker without cgroups", command: "run", line: "-cgroup none true", problem: "needs -no-docker"},
+		{name: "bad kernel argument", command: "run", line: "-kernel-arg abvm_token=x true", problem: "belongs to the harness"},
+		{name: "image knows no spare disk", command: "image", line: "-spare 1G", problem: "not defined"},
 		{name: "bad file system", command: "run", line: "-data-fs vfat true", problem: "ext4 or xfs"},
 		{name: "negative timeout", command: "run", line: "-timeout -1s true", problem: "negative"},
 	}
@@ -93,8 +102,37 @@ func TestParseMiB(t *testing.T) {
 	}
 }
 
+func TestCheckKernelArg(t *testing.T) {
+	tests := []struct {
+		text string
+		ok   bool
+	}{
+		{"cgroup_disable=memory,io", true},
+		{"nosmp", true},
+		{`dyndbg="+p"`, true},
+		{"", false},
+		{" ", false},
+		{"two words", false},
+		{"word ", false},
+		{"word\n", false},
+		{"--help", false},
+		{"-engine", false},
+		{"abvm_token=x", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.text, func(t *testing.T) {
+			if err := checkKernelArg(tt.text); (err == nil) != tt.ok {
+				t.Fatalf("checkKernelArg = %v, want ok %v", err, tt.ok)
+			}
+		})
+	}
+}
+
 func TestHelpNamesEveryFlag(t *testing.T) {
-	for _, name := range []string{"-engine", "-timeout", "-cpus", "-mem", "-env", "-payload", "-out", "-no-docker", "-data-fs", "-mirror", "-v"} {
+	names := []string{
+		"-engine", "-timeout", "-cpus", "-mem", "-spare", "-env", "-payload", "-out", "-no-docker", "-data-fs", "-cgroup", "-kernel-arg", "-mirror", "-v",
+	}
+	for _, name := range names {
 		if !strings.Contains(help, "\n  "+name+" ") {
 			t.Errorf("the help text does not explain %s", name)
 		}

@@ -20,20 +20,21 @@ import (
 // Disk is one raw disk besides the root disk. Role becomes the kernel parameter
 // abvm_ROLE, whose value is the device's name in the guest.
 type Disk struct {
-	Role     string // "payload", "data", "swap", "out"
+	Role     string // "payload", "data", "swap", "out", "spare"
 	Path     string
 	ReadOnly bool
 }
 
 // Machine is a guest to start.
 type Machine struct {
-	Image     *image.Image
-	Scratch   string // folder of this run
-	Token     string // for the guest's control lines
-	CPUs      int
-	MemoryMiB int
-	Disks     []Disk
-	Terminal  bool // the console takes input too
+	Image      *image.Image
+	Scratch    string // folder of this run
+	Token      string // for the guest's control lines
+	CPUs       int
+	MemoryMiB  int
+	Disks      []Disk
+	KernelArgs []string // further words for the kernel command line
+	Terminal   bool     // the console takes input too
 }
 
 // Engine makes the command line for a machine.
@@ -82,13 +83,14 @@ func New(name string) (Engine, error) {
 }
 
 // kernelParameters are the words that both engines put on the kernel command
-// line. The kernel hands the ones with "abvm_" to init as environment.
+// line. The kernel hands the ones with "abvm_" to init as environment. The user's
+// words come last, since of a word that is given twice the last one holds.
 func kernelParameters(machine Machine, disk func(i int) string, console string) []string {
 	words := []string{"quiet", "panic=-1", "random.trust_cpu=on", "abvm_token=" + machine.Token, "abvm_tty=" + console}
 	for i, d := range machine.Disks {
 		words = append(words, "abvm_"+d.Role+"="+disk(i))
 	}
-	return words
+	return append(words, machine.KernelArgs...)
 }
 
 // Process is a running engine with everything it started.

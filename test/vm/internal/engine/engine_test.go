@@ -28,28 +28,71 @@ func TestNew(t *testing.T) {
 }
 
 func TestQEMUCommand(t *testing.T) {
-	disks := []Disk{{Role: "payload", Path: "/s/a,b.tar", ReadOnly: true}, {Role: "data", Path: "/s/data"}}
+	disks := []Disk{{Role: "payload", Path: "/s/a,b.tar", ReadOnly: true}, {Role: "data", Path: "/s/data"}, {Role: "spare", Path: "/s/spare"}}
 	tests := []struct {
 		name   string
 		engine *qemu
 		want   []string
 	}{
-		{"emulated", &qemu{}, []string{"-accel tcg,thread=multi", "-smp 2", "-m 1024M", "snapshot=on", "file=/s/a,,b.tar,readonly=on", "abvm_payload=vdb", "abvm_data=vdc", "abvm_token=T"}},
+		{"emulated", &qemu{}, []string{"-accel tcg,thread=multi", "-smp 2", "-m 1024M", "snapshot=on", "file=/s/a,,b.tar,readonly=on", "abvm_payload=vdb", "abvm_data=vdc", "abvm_spare=vdd", "abvm_token=T"}},
 		{"with KVM", &qemu{kvm: true}, []string{"-accel kvm", "-cpu host"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			command, err := tt.engine.Command(Machine{Image: &image.Image{}, Token: "T", CPUs: 2, MemoryMiB: 1024, Disks: disks})
+			command, err := tt.engine.Command(Machine{
+				Image: &image.Image{}, Token: "T", CPUs: 2, MemoryMiB: 1024, Disks: disks, KernelArgs: []string{"cgroup_disable=io", "loglevel=7"},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			line := strings.Join(command.Arguments, " ")
+			if !strings.HasSuffix(line, " cgroup_disable=io loglevel=7") {
+				t.Errorf("command line %q does not end with the user's words for the kernel", line)
+			}
 			for _, want := range tt.want {
 				if !strings.Contains(line, want) {
 					t.Errorf("command line %q lacks %q", line, want)
 				}
 			}
 		})
+	}
+}
+
+func TestUMLCommand(t *testing.T) {
+	// The path of the scratch folder must fit into the kernel's ELF header, so
+	// t.TempDir is too long. Any program will do as the kernel.
+	scratch, err := os.MkdirTemp("/tmp", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(scratch) })
+	program, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(scratch)
+	if err := os.Mkdir("uml", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile((&image.Image{}).UMLKernel(), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command, err := (&uml{}).Command(Machine{
+		Image: &image.Image{}, Scratch: scratch, Token: "T", CPUs: 1, MemoryMiB: 1024,
+		Disks:      []Disk{{Role: "payload", Path: "/s/payload", ReadOnly: true}, {Role: "spare", Path: "/s/spare"}},
+		KernelArgs: []string{"cgroup_disable=io", "loglevel=7"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := strings.Join(command.Arguments, " ")
+	for _, want := range []string{" mem=1024M ", " ubdbr=/s/payload ", " ubdc=/s/spare ", " abvm_payload=ubdb ", " abvm_spare=ubdc "} {
+		if !strings.Contains(line, want) {
+			t.Errorf("command line %q lacks %q", line, want)
+		}
+	}
+	if !strings.HasSuffix(line, " cgroup_disable=io loglevel=7") {
+		t.Errorf("command line %q does not end with the user's words for the kernel", line)
 	}
 }
 
@@ -119,10 +162,14 @@ func TestProcess(t *testing.T) {
 }
 
 func TestKernelParameters(t *testing.T) {
-	words := kernelParameters(Machine{Token: "T", Disks: []Disk{{Role: "swap"}}}, func(int) string { return "vdb" }, "ttyS0")
+	machine := Machine{Token: "T", Disks: []Disk{{Role: "swap"}}, KernelArgs: []string{"loglevel=7"}}
+	words := kernelParameters(machine, func(int) string { return "vdb" }, "ttyS0")
 	for _, want := range []string{"panic=-1", "abvm_token=T", "abvm_swap=vdb", "abvm_tty=ttyS0"} {
 		if !slices.Contains(words, want) {
 			t.Errorf("%q lacks %q", words, want)
 		}
+	}
+	if last := words[len(words)-1]; last != "loglevel=7" {
+		t.Errorf("the last word is %q, so the harness's own may override the user's", last)
 	}
 }

@@ -27,10 +27,16 @@ func Script(name string) []byte {
 	return content
 }
 
+// CgroupVariants are the ways in which init can mount cgroups, the default first:
+// the unified hierarchy; those of v1 as systemd lays them out; these with an
+// unused unified one beside them; nothing at all.
+var CgroupVariants = []string{"v2", "v1", "hybrid", "none"}
+
 // Run describes one boot to the guest's init.
 type Run struct {
 	Docker      bool     // start containerd and dockerd
 	DataFS      string   // "ext4" or "xfs"
+	Cgroup      string   // one of CgroupVariants
 	Shell       bool     // an interactive shell instead of Command
 	Command     []string // program and arguments
 	Environment []string // "KEY=VALUE"
@@ -45,7 +51,7 @@ func (r Run) Files() []payload.File {
 		{Name: "etc/agentbox-vm/settings", Permissions: 0o644, Content: r.settings()},
 		{Name: "etc/agentbox-vm/command", Permissions: 0o755, Content: r.command()},
 	}
-	for _, name := range []string{"init", "docker-up", "docker-down", "import"} {
+	for _, name := range []string{"init", "cgroups", "docker-up", "docker-down", "import"} {
 		files = append(files, payload.File{Name: Library + "/" + name, Permissions: 0o755, Content: Script(name)})
 	}
 	return files
@@ -59,7 +65,7 @@ func (r Run) settings() []byte {
 		}
 		return 0
 	}
-	fmt.Fprintf(&text, "DOCKER=%d\nDATA_FS=%s\nSHELL_MODE=%d\n", number(r.Docker), Quote(r.DataFS), number(r.Shell))
+	fmt.Fprintf(&text, "DOCKER=%d\nDATA_FS=%s\nCGROUP=%s\nSHELL_MODE=%d\n", number(r.Docker), Quote(r.DataFS), Quote(r.Cgroup), number(r.Shell))
 	fmt.Fprintf(&text, "HOST_TERM=%s\nROWS=%d\nCOLUMNS=%d\n", Quote(r.Terminal), r.Rows, r.Columns)
 	return []byte(text.String())
 }

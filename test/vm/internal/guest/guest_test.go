@@ -19,14 +19,15 @@ func TestQuote(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	run := Run{Docker: true, DataFS: "ext4", Command: []string{"echo", "it's"}, Environment: []string{"A=b c", "EMPTY="}}
+	run := Run{Docker: true, DataFS: "ext4", Cgroup: "hybrid", Command: []string{"echo", "it's"}, Environment: []string{"A=b c", "EMPTY="}}
 	tests := []struct {
 		file string
 		want string
 	}{
-		{"etc/agentbox-vm/settings", "DOCKER=1\nDATA_FS='ext4'\nSHELL_MODE=0\n"},
+		{"etc/agentbox-vm/settings", "DOCKER=1\nDATA_FS='ext4'\nCGROUP='hybrid'\nSHELL_MODE=0\n"},
 		{"etc/agentbox-vm/command", "export A='b c'\nexport EMPTY=''\ncd /payload || exit 125\nexec 'echo' 'it'\\''s'\n"},
 		{"usr/lib/agentbox-vm/init", "#!/bin/sh\n"},
+		{"usr/lib/agentbox-vm/cgroups", "#!/bin/sh\n"},
 		{"usr/lib/agentbox-vm/docker-up", "#!/bin/sh\n"},
 	}
 	contents := map[string]string{}
@@ -43,7 +44,7 @@ func TestFiles(t *testing.T) {
 }
 
 func TestScriptsParse(t *testing.T) {
-	for _, name := range []string{"boot", "init", "initramfs", "docker-up", "docker-down", "import"} {
+	for _, name := range []string{"boot", "init", "initramfs", "cgroups", "docker-up", "docker-down", "import"} {
 		t.Run(name, func(t *testing.T) {
 			check := exec.Command("sh", "-n")
 			check.Stdin = strings.NewReader(string(Script(name)))

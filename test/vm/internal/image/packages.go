@@ -9,7 +9,7 @@ const Suite = "forky"
 var Packages = []string{
 	"docker.io", "docker-cli", "containerd", "runc", "crun",
 	"iproute2", "iptables", "nftables", "procps", "kmod", "jq", "uidmap",
-	"e2fsprogs", "xfsprogs", "busybox-static",
+	"e2fsprogs", "xfsprogs", "btrfs-progs", "fdisk", "busybox-static",
 	"python3-minimal", "nodejs", "default-jre-headless", "make", "gcc", "libc6-dev",
 	// Satisfies the kernel's wish for an initramfs generator at the lowest price;
 	// its result is thrown away.
