@@ -2,10 +2,11 @@ package cgroup
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"path"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
 )
 
 // Mount is one mounted cgroup hierarchy.
@@ -20,69 +21,33 @@ type Mount struct {
 }
 
 // ParseMounts returns the cgroup mounts of a mountinfo file
-// (proc_pid_mountinfo(5)), in its order. Other file systems are skipped.
+// (proc_pid_mountinfo(5)), in its order. Other file systems are skipped, and
+// their lines not parsed: a host of many containers has thousands.
 func ParseMounts(data []byte) ([]Mount, error) {
-	var mounts []Mount
+	var lines []byte
 	for line := range bytes.Lines(data) {
 		// "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate"
-		line = bytes.TrimSuffix(line, []byte("\n"))
-		head, tail, ok := bytes.Cut(line, []byte(" - "))
+		_, tail, ok := bytes.Cut(line, []byte(" - "))
 		if !ok {
-			return nil, fmt.Errorf("mount line without a separator: %q", line)
+			return nil, fmt.Errorf("mount line without a separator: %q", bytes.TrimSuffix(line, []byte("\n")))
 		}
-		if !bytes.HasPrefix(tail, []byte("cgroup")) {
-			continue
+		if bytes.HasPrefix(tail, []byte("cgroup")) {
+			lines = append(lines, line...)
 		}
-		m, ok, err := parseMount(string(head), string(tail))
-		if err != nil {
-			return nil, fmt.Errorf("mount line %q: %w", line, err)
+	}
+	infos, err := mountinfo.GetMountsFromReader(bytes.NewReader(lines), mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, err
+	}
+	var mounts []Mount
+	for _, info := range infos {
+		if !path.IsAbs(info.Root) || !path.IsAbs(info.Mountpoint) {
+			return nil, fmt.Errorf("cgroup mount %d: a path is not absolute: %q on %q", info.ID, info.Root, info.Mountpoint)
 		}
-		if ok {
-			mounts = append(mounts, m)
-		}
+		mounts = append(mounts, Mount{V2: info.FSType == "cgroup2", Point: info.Mountpoint, Root: info.Root, Options: info.VFSOptions})
 	}
 	return mounts, nil
 }
-
-func parseMount(head, tail string) (Mount, bool, error) {
-	fields := strings.Fields(tail)
-	if len(fields) == 0 || fields[0] != "cgroup" && fields[0] != "cgroup2" {
-		return Mount{}, false, nil
-	}
-	if len(fields) < 2 {
-		return Mount{}, false, errors.New("too few fields")
-	}
-	m := Mount{V2: fields[0] == "cgroup2", Options: fields[len(fields)-1]}
-	fields = strings.Fields(head)
-	if len(fields) < 6 {
-		return Mount{}, false, errors.New("too few fields")
-	}
-	m.Root, m.Point = unescape(fields[3]), unescape(fields[4])
-	if !path.IsAbs(m.Root) || !path.IsAbs(m.Point) {
-		return Mount{}, false, errors.New("a path that is not absolute")
-	}
-	return m, true, nil
-}
-
-// unescape undoes the octal form in which mountinfo writes space, tab, newline,
-// backslash and "#".
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
-			out = append(out, (s[i+1]-'0')<<6|(s[i+2]-'0')<<3|(s[i+3]-'0'))
-			i += 3
-			continue
-		}
-		out = append(out, s[i])
-	}
-	return string(out)
-}
-
-func octal(c byte) bool { return '0' <= c && c <= '7' }
 
 // Has reports whether the mount is a v1 hierarchy with this controller:
 // "memory", or "name=systemd" for a named one.
