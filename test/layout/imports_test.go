@@ -20,6 +20,7 @@ const module = "github.com/agentbox/agentbox/"
 var order = []string{
 	"pkg/limits",
 	"pkg/smallfile",
+	"pkg/blockdev",
 	"pkg/engine",
 	"pkg/ocicli",
 	"pkg/verdict",

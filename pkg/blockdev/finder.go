@@ -1,0 +1,185 @@
+package blockdev
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/agentbox/agentbox/pkg/limits"
+)
+
+// Disk is a block device that takes I/O limits.
+type Disk struct {
+	Device limits.Device
+	Name   string // the kernel's: "vda", "nvme0n1", "dm-0", "md0", "loop3"
+}
+
+// Backing is what is behind a file. Either there are Disks, or it is InMemory,
+// or there is a Reason.
+type Backing struct {
+	// Filesystem is the type as mountinfo has it: "ext4", "fuse.sshfs". For an
+	// overlay it is that of the layer that takes the writes, or without one, of
+	// the topmost layer that is read. Empty: not known.
+	Filesystem string
+	// Options are those of its super block, as mountinfo has them:
+	// "rw,data=journal". Special characters are in the octal form of mountinfo.
+	Options string
+	// Disks are where its blocks are: several for a btrfs of several devices.
+	Disks []Disk
+	// InMemory says that no disk is involved at all: tmpfs, proc and the like.
+	InMemory bool
+	// Reason says for a person why there is no disk whose I/O could be limited:
+	// "nfs4 is a network filesystem".
+	Reason string
+}
+
+// Finder finds disks. It sees the mounts as they were when the first question
+// needed them: make a new one for each container.
+type Finder struct {
+	root      string
+	stat      func(path string) (Stat, error)
+	mountinfo func() ([]byte, error)
+}
+
+// New returns a finder for the folder that stands for "/": "/" itself, or a
+// recorded tree with a proc and a sys folder in it. It reads nothing yet.
+func New(root string) Finder {
+	f := Finder{root: strings.TrimSuffix(root, "/")}
+	f.stat = func(name string) (Stat, error) { return stat(f.path(name)) }
+	f.mountinfo = sync.OnceValues(func() ([]byte, error) {
+		return os.ReadFile(f.path("/proc/self/mountinfo"))
+	})
+	return f
+}
+
+// WithStat returns a finder that asks stat about files instead of the kernel: a
+// recorded tree has neither device numbers nor mounts of its own.
+func (f Finder) WithStat(stat func(path string) (Stat, error)) Finder {
+	f.stat = stat
+	return f
+}
+
+// path returns the real path of an absolute name.
+func (f Finder) path(name string) string { return f.root + name }
+
+// maxDepth is how many file systems are followed down; the kernel stacks no more
+// than two overlays (FILESYSTEM_MAX_STACK_DEPTH).
+const maxDepth = 4
+
+// Behind returns what is behind a file or folder with an absolute path. Symbolic
+// links are followed, as mount(2) does; an automount is not triggered, and a
+// server is not asked for news. It does not fail: what cannot be found out is a
+// reason. A device node is a file like any other here; see Node.
+func (f Finder) Behind(name string) Backing {
+	st, err := f.look(name)
+	if err != nil {
+		return Backing{Reason: err.Error()}
+	}
+	return f.behind(st, maxDepth)
+}
+
+// Node returns the disk that a device node such as /dev/vdb1 stands for. For any
+// other file it is the disk behind it, as long as there is just one. Without a
+// disk the reason says why.
+func (f Finder) Node(name string) (disk Disk, reason string) {
+	st, err := f.look(name)
+	if err != nil {
+		return Disk{}, err.Error()
+	}
+	if st.Node != (limits.Device{}) {
+		return f.Whole(st.Node)
+	}
+	b := f.behind(st, maxDepth)
+	switch {
+	case b.Reason != "":
+		return Disk{}, b.Reason
+	case b.InMemory:
+		return Disk{}, fmt.Sprintf("%s is in memory (%s): there is no disk behind it", name, b.Filesystem)
+	case len(b.Disks) > 1:
+		return Disk{}, fmt.Sprintf("%s is on several disks (%s): name one of them", name, names(b.Disks))
+	}
+	return b.Disks[0], ""
+}
+
+func names(disks []Disk) string {
+	var list []string
+	for _, d := range disks {
+		list = append(list, d.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+func (f Finder) look(name string) (Stat, error) {
+	if !path.IsAbs(name) {
+		return Stat{}, fmt.Errorf("the path %q is not absolute", name)
+	}
+	return f.stat(name)
+}
+
+func (f Finder) behind(st Stat, depth int) Backing {
+	m, err := f.mount(st)
+	if err != nil {
+		return f.behindNumber(st.Device, err)
+	}
+	b := Backing{Filesystem: m.FSType, Options: m.VFSOptions}
+	if inMemory(m.FSType) {
+		b.InMemory = true
+		return b
+	}
+	if b.Reason = elsewhere(m.FSType); b.Reason != "" {
+		return b
+	}
+	switch {
+	case m.FSType == "overlay":
+		return f.behindOverlay(m, depth)
+	case m.FSType == "btrfs":
+		b.Disks, b.Reason = f.btrfsDisks(m.Source)
+	case m.Major != 0:
+		b.Disks, b.Reason = f.disks(device(m))
+	default:
+		b.Disks, b.Reason = f.sourceDisks(m)
+	}
+	return b
+}
+
+// behindNumber returns what the device number of a file system alone says,
+// where its mount was not found.
+func (f Finder) behindNumber(d limits.Device, err error) Backing {
+	if d.Major == 0 {
+		return Backing{Reason: err.Error()}
+	}
+	var b Backing
+	b.Disks, b.Reason = f.disks(d)
+	return b
+}
+
+// sourceDisks returns the disks that a mount names as its source: some file
+// systems of several devices have an anonymous number and write
+// "/dev/sda:/dev/sdb". Names below /dev/disk/by-path have colons too.
+func (f Finder) sourceDisks(m *mountinfo.Info) ([]Disk, string) {
+	const dev = "/dev/"
+	rest, ok := strings.CutPrefix(m.Source, dev)
+	if !ok {
+		return nil, fmt.Sprintf("%s has no block device of its own: its source is %q", m.FSType, m.Source)
+	}
+	var devices []limits.Device
+	for name := range strings.SplitSeq(rest, ":"+dev) {
+		st, err := f.stat(dev + name)
+		if err != nil {
+			return nil, fmt.Sprintf("the source of the %s cannot be looked at: %v", m.FSType, err)
+		}
+		if st.Node == (limits.Device{}) {
+			return nil, fmt.Sprintf("the source of the %s, %s, is not a block device", m.FSType, dev+name)
+		}
+		devices = append(devices, st.Node)
+	}
+	return f.disks(devices...)
+}
+
+func device(m *mountinfo.Info) limits.Device {
+	return limits.Device{Major: uint32(m.Major), Minor: uint32(m.Minor)}
+}
