@@ -8,10 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/decide"
 	"github.com/agentbox/agentbox/pkg/engine"
-	"github.com/agentbox/agentbox/pkg/host"
 	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/ocicli"
 	"github.com/agentbox/agentbox/pkg/result"
@@ -65,7 +64,7 @@ func (inv *invocation) create() error {
 
 // prepare rewrites the bundle and writes the state.
 func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, error) {
-	path, err := inv.specPath()
+	bundle, path, err := inv.specPath()
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +77,9 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 	if err != nil {
 		return nil, invalid(path, err)
 	}
-	plan, err := inv.plan(cfg, doc)
+	plan, err := decide.Plan(cfg, doc, decide.Call{
+		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir,
+	})
 	if err != nil {
 		return nil, invalid(path, err)
 	}
@@ -118,38 +119,19 @@ func invalid(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// specPath returns the file that the low-level runtime will read.
-func (inv *invocation) specPath() (string, error) {
-	bundle, err := filepath.Abs(inv.cmd.Bundle) // "" is the current folder
-	if err != nil {
-		return "", fmt.Errorf("find the bundle: %w", err)
+// specPath returns the bundle, from which relative paths of the specification
+// start, and the file that the low-level runtime will read.
+func (inv *invocation) specPath() (bundle, path string, err error) {
+	if bundle, err = filepath.Abs(inv.cmd.Bundle); err != nil { // "" is the current folder
+		return "", "", fmt.Errorf("find the bundle: %w", err)
 	}
-	switch name := inv.cmd.SpecFile; name {
-	case "", spec.ConfigName:
-		return filepath.Join(bundle, spec.ConfigName), nil
-	default:
-		path, err := filepath.Abs(name)
-		if err != nil {
-			return "", fmt.Errorf("find the specification: %w", err)
+	if name := inv.cmd.SpecFile; name != "" && name != spec.ConfigName {
+		if path, err = filepath.Abs(name); err != nil {
+			return "", "", fmt.Errorf("find the specification: %w", err)
 		}
-		return path, nil
+		return bundle, path, nil
 	}
-}
-
-func (inv *invocation) plan(cfg *config.File, doc *spec.Document) (*limits.Plan, error) {
-	req, err := doc.Request()
-	if err != nil {
-		return nil, err
-	}
-	if err := config.ApplyAnnotations(doc.Annotations(), &req); err != nil {
-		return nil, err
-	}
-	cgroupsPath, err := doc.CgroupsPath()
-	if err != nil {
-		return nil, err
-	}
-	h := host.Probe(cgroup.Host, host.Input{CgroupsPath: cgroupsPath, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups})
-	return limits.Resolve(cfg.Policy, req, h)
+	return bundle, filepath.Join(bundle, spec.ConfigName), nil
 }
 
 func (inv *invocation) newState(cfg *config.File, runtime string, plan *limits.Plan, doc *spec.Document) *state.State {

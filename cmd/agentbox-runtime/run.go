@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentbox/agentbox/pkg/harvest"
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/note"
 	"github.com/agentbox/agentbox/pkg/readback"
 	"github.com/agentbox/agentbox/pkg/spec"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -99,6 +100,8 @@ func (inv *invocation) deleteKept(st *state.State) {
 	}
 }
 
+const keepNote = "keep"
+
 // canKeep reports whether the low-level runtime's run has --keep. Asking costs a
 // start of it, so the answer is kept until its file changes.
 func (inv *invocation) canKeep(path string) bool {
@@ -106,8 +109,8 @@ func (inv *invocation) canKeep(path string) bool {
 	if unix.Stat(path, &st) != nil {
 		return false
 	}
-	note := filepath.Join(inv.states.Dir, fmt.Sprintf("keep-%d-%d-%d-%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano()))
-	if answer, err := os.Readlink(note); err == nil {
+	key := fmt.Sprintf("%d-%d-%d-%d", st.Dev, st.Ino, st.Size, st.Mtim.Nano())
+	if answer, ok := note.Read(inv.states.Dir, keepNote, key); ok {
 		return answer == "yes"
 	}
 	out, err := exec.Command(path, "run", "--help").Output()
@@ -116,7 +119,7 @@ func (inv *invocation) canKeep(path string) bool {
 	if keeps {
 		answer = "yes"
 	}
-	_ = os.Symlink(answer, note) // only saves asking again
+	note.Write(inv.states.Dir, keepNote, key, answer)
 	return keeps
 }
 

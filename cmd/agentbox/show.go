@@ -52,6 +52,7 @@ func (p *printer) result(r *result.Result) {
 	p.line(p.paint(bold, clean(cmp.Or(r.Name, r.ID))) + "  " + p.paint(colourOf(r), verdictWords(r)))
 	p.table(p.summary(r))
 	p.section("Limits", limitRows(r))
+	p.section("Disks", diskRows(r.Enforcement[string(limits.IO)].Disks))
 	p.section("Usage", usageRows(r.Usage))
 	p.section("Events", eventRows(r.Events))
 	p.section("Warnings", listRows(r.Warnings))
@@ -165,16 +166,46 @@ func dimensions(all map[string]result.Enforcement) []string {
 		}
 	}
 	for _, info := range limits.Keys {
-		if info.Key == limits.KeyMemoryHigh {
+		switch {
+		case info.Key == limits.KeyMemoryHigh:
 			add(string(info.Key))
-			continue
+		case info.Dimension == limits.IO && hasRates(all):
+			add(string(info.Key)) // they tell more than the dimension, which has no number
+		default:
+			add(string(info.Dimension))
 		}
-		add(string(info.Dimension))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		add(name)
+		if name != string(limits.IO) || !hasRates(all) {
+			add(name)
+		}
 	}
 	return names
+}
+
+// hasRates reports whether a key of the io dimension has an entry of its own.
+func hasRates(all map[string]result.Enforcement) bool {
+	return slices.ContainsFunc(limits.IOKeys[:], func(key limits.Key) bool {
+		_, has := all[string(key)]
+		return has
+	})
+}
+
+// diskRows is the table of disks, with its head.
+func diskRows(disks []result.Disk) [][]string {
+	if len(disks) == 0 {
+		return nil
+	}
+	rows := [][]string{{"DISK", "DEVICE", "BEHIND", "READ", "WRITE", "READ OPS", "WRITE OPS", "FILESYSTEM", "WHAT COUNTS"}}
+	for _, d := range disks {
+		rows = append(rows, []string{
+			clean(d.Name), d.Device.String(), clean(strings.Join(d.Places, " ")),
+			amount(d.ReadBPS, "bytes/s", "-"), amount(d.WriteBPS, "bytes/s", "-"),
+			amount(d.ReadIOPS, "operations/s", "-"), amount(d.WriteIOPS, "operations/s", "-"),
+			clean(cmp.Or(d.Filesystem, "-")), clean(d.Counted),
+		})
+	}
+	return rows
 }
 
 // heldBy is the kernel's name for the limit, and where it is set when that is
@@ -201,6 +232,10 @@ func amount(n *json.Number, unit, absent string) string {
 		return clean(n.String())
 	case unit == "bytes":
 		return limits.KeyInfo{Kind: limits.Bytes}.String(limits.Limit(whole))
+	case unit == "bytes/s":
+		return limits.KeyInfo{Kind: limits.Bytes}.String(limits.Limit(whole)) + "/s"
+	case unit == "operations/s":
+		return n.String() + "/s"
 	case unit == "nanoseconds":
 		return time.Duration(whole).String()
 	}

@@ -2,14 +2,19 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 func inode(st fs.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
@@ -110,6 +115,91 @@ func TestLiveGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	everythingGone(t, c)
+}
+
+// TestLiveIO sets a rate on a cgroup of its own and reads it back. Without root,
+// or a cgroup that can limit I/O, it reads the rates of this process.
+func TestLiveIO(t *testing.T) {
+	c := live(t)
+	disks := liveDisks(t)
+	all, err := c.EffectiveIO(disks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for disk, rates := range all {
+		for key, e := range rates {
+			if e.Mechanism == "" || e.Value.None != (e.Owner == "") {
+				t.Errorf("%s: %s: %+v", disk, key, e)
+			}
+		}
+	}
+	const rate = 123 << 20
+	child, disk := limited(t, c, disks, rate)
+	all, err = child.EffectiveIO([]limits.Device{disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := all[disk][limits.KeyIOWriteBPS]; got.Value != limits.Limit(rate) || got.Owner != Self {
+		t.Errorf("%s: %+v", disk, got)
+	}
+	if got := all[disk][limits.KeyIOReadBPS]; got.Value == limits.Limit(rate) {
+		t.Errorf("%s: a limit of writes is one of reads: %+v", disk, got)
+	}
+}
+
+func liveDisks(t *testing.T) []limits.Device {
+	t.Helper()
+	entries, err := os.ReadDir("/sys/block")
+	if err != nil {
+		t.Skip(err)
+	}
+	var disks []limits.Device
+	for _, e := range entries {
+		number, err := os.ReadFile("/sys/block/" + e.Name() + "/dev")
+		if disk, ok := limits.ParseDevice(strings.TrimSpace(string(number))); err == nil && ok {
+			disks = append(disks, disk)
+		}
+	}
+	return disks
+}
+
+// limited makes a cgroup below c with a rate for the writes to the first disk
+// that takes one.
+func limited(t *testing.T, c *Cgroup, disks []limits.Device, rate int) (*Cgroup, limits.Device) {
+	t.Helper()
+	paths := c.Paths()
+	controller, file := "blkio", ThrottleFileV1(limits.KeyIOWriteBPS)
+	line := func(disk limits.Device) string { return fmt.Sprintf("%s %d", disk, rate) }
+	if paths.Version == 2 {
+		controller, file = "", fileIOMax
+		line = func(disk limits.Device) string { return fmt.Sprintf("%s wbps=%d", disk, rate) }
+	}
+	place, ok := paths.Places[controller]
+	if !ok {
+		t.Skip("the blkio controller is not mounted")
+	}
+	place.Path, place.ID = path.Join(place.Path, fmt.Sprintf("agentbox-unit-test-%d", os.Getpid())), 0
+	if err := os.Mkdir(place.Dir(), 0o755); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(place.Dir()); err != nil {
+			t.Error(err)
+		}
+	})
+	child, err := Open(Host, Paths{Version: paths.Version, Places: map[string]Place{controller: place}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, disk := range disks {
+		err := os.WriteFile(path.Join(place.Dir(), file), []byte(line(disk)), 0)
+		if err == nil {
+			return child, disk
+		}
+		t.Logf("%s: %v", disk, err)
+	}
+	t.Skip("no disk here takes a rate in this process's cgroup")
+	return nil, limits.Device{}
 }
 
 func BenchmarkOf(b *testing.B) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/agentbox/agentbox/pkg/cgroup/cgrouptest"
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 func TestLayout(t *testing.T) {
@@ -30,6 +31,7 @@ func TestOf(t *testing.T) {
 			"cpu":          "/sys/fs/cgroup/cpu,cpuacct/" + dirV1,
 			"cpuacct":      "/sys/fs/cgroup/cpu,cpuacct/" + dirV1,
 			"devices":      "/sys/fs/cgroup/devices/" + dirV1,
+			"blkio":        "/sys/fs/cgroup/blkio/" + dirV1,
 			"name=systemd": "/sys/fs/cgroup/systemd/" + dirV1,
 		},
 		"hybrid": {
@@ -38,6 +40,7 @@ func TestOf(t *testing.T) {
 			"cpu":          "/sys/fs/cgroup/cpu,cpuacct/" + dirV1,
 			"cpuacct":      "/sys/fs/cgroup/cpu,cpuacct/" + dirV1,
 			"devices":      "/sys/fs/cgroup/devices/" + dirV1,
+			"blkio":        "/sys/fs/cgroup/blkio/" + dirV1,
 			"name=systemd": "/sys/fs/cgroup/systemd/" + dirV1,
 			"":             "/sys/fs/cgroup/unified/" + dirV1,
 		},
@@ -191,11 +194,12 @@ func everythingGone(t *testing.T, c *Cgroup) {
 	_, evidence := c.Evidence()
 	_, usage := c.Usage()
 	_, all := c.EffectiveAll()
+	_, io := c.EffectiveIO([]limits.Device{{Major: 254}})
 	_, group := c.GroupKill()
 	_, populated := c.Populated()
 	_, procs := c.Procs()
 	for name, err := range map[string]error{
-		"Evidence": evidence, "Usage": usage, "EffectiveAll": all, "Populated": populated, "Procs": procs,
+		"Evidence": evidence, "Usage": usage, "EffectiveAll": all, "EffectiveIO": io, "Populated": populated, "Procs": procs,
 	} {
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: error %v", name, err)
@@ -209,7 +213,7 @@ func everythingGone(t *testing.T, c *Cgroup) {
 func TestGoneV1(t *testing.T) {
 	f := tree(t, "v1")
 	c := of(t, f)
-	for _, hierarchy := range []string{"memory", "pids", "cpu,cpuacct"} {
+	for _, hierarchy := range []string{"memory", "pids", "cpu,cpuacct", "blkio"} {
 		cgrouptest.Remove(t, string(f), "sys/fs/cgroup/"+hierarchy+"/"+dirV1)
 	}
 	everythingGone(t, c)
@@ -227,6 +231,9 @@ func TestGoneWhileOpen(t *testing.T) {
 	}
 	if _, err := c.EffectiveAll(); !isGone(err) {
 		t.Errorf("EffectiveAll: %v", err)
+	}
+	if _, err := c.EffectiveIO([]limits.Device{{Major: 254}}); !isGone(err) {
+		t.Errorf("EffectiveIO: %v", err)
 	}
 	if _, err := c.GroupKill(); !isGone(err) {
 		t.Errorf("GroupKill: %v", err)

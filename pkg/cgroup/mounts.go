@@ -75,7 +75,7 @@ func (m Mount) hasController() bool {
 }
 
 // controllers are the v1 controllers that this package reads.
-var controllers = [...]string{"memory", "pids", "cpu", "cpuacct"}
+var controllers = [...]string{"memory", "pids", "cpu", "cpuacct", "blkio"}
 
 // FindMount returns the mount of a v1 controller. When it is mounted several
 // times, the first one below /sys/fs/cgroup is taken, as runc does.

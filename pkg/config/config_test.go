@@ -32,6 +32,7 @@ func TestExample(t *testing.T) {
 	want := Default()
 	want.ResultsDir = SystemResultsDir // the example gives it
 	want.Policy.AllowAnnotations = []string{"org.systemd.property.TasksMax", "run.oci.*"}
+	want.Policy.IODevices = []string{"/dev/vda", "/srv"}
 	want.Policy.OOMScopes = []limits.Scope{limits.ScopeContainer, limits.ScopeProcess}
 	maps.Copy(want.Policy.Defaults, map[limits.Key]limits.Value{
 		limits.KeyMemoryHigh:     limits.NoLimit(),
@@ -176,6 +177,7 @@ func TestParse(t *testing.T) {
 			f.Policy.OOMScope, f.Policy.OOMScopes = limits.ScopeProcess, []limits.Scope{limits.ScopeProcess}
 		}},
 		{"no other scope", "[oom]\nallow = ['container']\nscore_adj_min = -1_000", func(f *File) { f.Policy.OOMScoreAdjMin = -1000 }},
+		{"one device", "io_device = '/dev/sdb'", func(f *File) { f.Policy.IODevices = []string{"/dev/sdb"} }},
 		{"annotations", "allow_annotations = [\n 'a.b/c', # why\n 'run.oci.*',\n]", func(f *File) {
 			f.Policy.AllowAnnotations = []string{"a.b/c", "run.oci.*"}
 		}},
@@ -206,7 +208,7 @@ func TestParseErrors(t *testing.T) {
 		want     string // from the line on, or a part of it after "..."
 	}{
 		// What is not known.
-		{"unknown at the top", "\nfoo = 1", 2, `foo is not a known key: expected one of runtime, mode, strict_require, group, results, results_max, results_max_age, allow_annotations, limits, ceilings, profiles, oom`},
+		{"unknown at the top", "\nfoo = 1", 2, `foo is not a known key: expected one of runtime, mode, strict_require, group, results, results_max, results_max_age, allow_annotations, io_device, limits, ceilings, profiles, oom`},
 		{"near miss at the top", "run-time = 'runc'", 1, `run-time is not a known key: did you mean runtime?`},
 		{"near miss table", "[limit]\nmemory = 1", 1, `limit is not a known key: did you mean limits?`},
 		{"near miss key", "[limits]\n# one\nmemroy = 1", 3, `limits.memroy is not a known key: did you mean memory?`},
@@ -231,6 +233,8 @@ func TestParseErrors(t *testing.T) {
 		{"boolean for a text", "mode = true", 1, `mode = true has the wrong type: expected auto, strict or off, in quotes`},
 		{"array for a text", "group = ['a']", 1, `group is an array: expected the name of a group, or "" for nobody, in quotes`},
 		{"table for a text", "[mode]", 1, `mode is a table: expected a single value, written as mode = ...`},
+		{"number for a path", "io_device = 8", 1, `io_device = 8 has the wrong type: expected the absolute path of a device node, or of a file on the disk that is meant, or an array of them, in quotes`},
+		{"relative path in an array", "io_device = ['/srv', 'sda']", 1, `io_device = "sda" is a relative path: expected the absolute path of a device node, or of a file on the disk that is meant`},
 		{"text for an array", "allow_annotations = 'run.oci.*'", 1, `allow_annotations = "run.oci.*" has the wrong type: expected an array such as ["org.systemd.property.*"]`},
 		{"number in an array", "allow_annotations = [1]", 1, `allow_annotations = 1 has the wrong type: expected the name of an annotation, or its beginning with a * at the end, in quotes`},
 		{"table in an array", "strict_require = [{}]", 1, `strict_require is a table: expected one of memory,`},

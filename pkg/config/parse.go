@@ -122,7 +122,7 @@ const (
 
 var (
 	topKeys = []string{
-		"runtime", "mode", "strict_require", "group", "results", "results_max", "results_max_age", "allow_annotations",
+		"runtime", "mode", "strict_require", "group", "results", "results_max", "results_max_age", "allow_annotations", "io_device",
 		tableLimits, tableCeilings, tableProfiles, tableOOM,
 	}
 	oomKeys = []string{"scope", "allow", "score_adj_min"}
@@ -281,10 +281,26 @@ func (p *parser) top(s setting, name string) error {
 		return p.integer(s, &f.ResultsMax, 1, math.MaxInt32)
 	case "results_max_age":
 		return p.age(s)
+	case "io_device":
+		return p.ioDevice(s)
 	case "allow_annotations":
 		return p.list(s, &f.Policy.AllowAnnotations, `["org.systemd.property.*"]`, "the name of an annotation, or its beginning with a * at the end", checkPattern)
 	}
 	return p.unknown(s)
+}
+
+// ioDevice takes one path, or several in an array.
+func (p *parser) ioDevice(s setting) error {
+	const want = "the absolute path of a device node, or of a file on the disk that is meant"
+	if s.value.kind == unstable.Array {
+		return p.list(s, &p.file.Policy.IODevices, `["/dev/sda"]`, want, checkFolder)
+	}
+	var path string
+	if err := p.text(s, &path, want+", or an array of them", checkFolder); err != nil {
+		return err
+	}
+	p.file.Policy.IODevices = []string{path}
+	return nil
 }
 
 func (p *parser) oom(s setting, name string) error {

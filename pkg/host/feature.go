@@ -93,6 +93,23 @@ func (p *prober) missingCPUMax(witness string) string {
 	return sysctl + " is missing: the kernel is built without CONFIG_CFS_BANDWIDTH"
 }
 
+// missingIOMax says why there is no io.max; empty when there is. It needs
+// CONFIG_BLK_DEV_THROTTLING, which leaves no other trace than its functions.
+func (p *prober) missingIOMax(witness string) string {
+	const function = "throtl_pd_alloc"
+	if witness != "" {
+		return "" // a witness for the io controller is known by this very file
+	}
+	has, err := p.hasFunction(function)
+	switch {
+	case err != nil:
+		return p.cannotTell(fileIOMax)
+	case has:
+		return ""
+	}
+	return symbolsFile + " has no " + function + ": the kernel is built without CONFIG_BLK_DEV_THROTTLING"
+}
+
 func (p *prober) cannotTell(file string) string {
 	return "it cannot be told whether this kernel has " + file + ": no cgroup below " + cgroup.MountPoint + " has its controller on"
 }

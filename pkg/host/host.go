@@ -2,11 +2,11 @@
 // there are for the limits of one container, and why the others are missing.
 //
 // Every container start waits for it, so it looks at a handful of files, opens
-// no connection and creates nothing. A probe has three answers: yes, no, and
-// could not tell. The third is settled by what the kernel's release and its
-// other files say, and where that is not enough by the safe side: a limit that
-// is called missing is reported, one that is wrongly called present fails the
-// create.
+// no connection and creates nothing but a note of the one answer that is dear. A
+// probe has three answers: yes, no, and could not tell. The third is settled by
+// what the kernel's release and its other files say, and where that is not enough
+// by the safe side: a limit that is called missing is reported, one that is
+// wrongly called present fails the create.
 package host
 
 import (
@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentbox/agentbox/pkg/blockdev"
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/limits"
 )
@@ -25,6 +26,16 @@ type Input struct {
 	CgroupsPath string // linux.cgroupsPath of the specification; may be empty
 	Systemd     bool   // the low-level runtime uses its systemd driver (--systemd-cgroup)
 	NoCgroups   bool   // the low-level runtime is told to use none (crun's --cgroup-manager=disabled)
+
+	// Request is what the container wants of disks; nil: there is no container
+	// yet, and no disk is looked for.
+	Request *limits.Request
+	// IODevices is limits.Policy.IODevices.
+	IODevices []string
+
+	// Notes is a folder that only this user can write, for what holds until the
+	// next boot; empty: nothing is remembered.
+	Notes string
 }
 
 // Probe returns the facts of this machine for one container. It does not fail:
@@ -33,7 +44,7 @@ type Input struct {
 // The cgroups and kernel.pid_max are looked up in f; memory, CPUs and rlimits
 // are those of the running process.
 func Probe(f cgroup.FS, in Input) limits.Host {
-	p := prober{fs: f, in: in, euid: unix.Geteuid(), access: access}
+	p := prober{fs: f, in: in, euid: unix.Geteuid(), access: access, disks: blockdev.New(string(f))}
 	return p.probe()
 }
 
@@ -42,6 +53,7 @@ type prober struct {
 	in     Input
 	euid   int
 	access func(path string, mode uint32) error // of a real path
+	disks  diskFinder
 
 	host limits.Host
 }
@@ -53,6 +65,7 @@ func access(path string, mode uint32) error {
 func (p *prober) probe() limits.Host {
 	p.host.Mechanisms = make(map[limits.Key]limits.Mechanism, 8)
 	p.cgroups()
+	p.io()
 	p.rlimits()
 	p.host.MemoryBytes = memoryBytes()
 	p.host.CPUs = runtime.NumCPU()
@@ -83,7 +96,7 @@ func (p *prober) cgroups() {
 
 // noCgroups says for all cgroup mechanisms why they are missing.
 func (p *prober) noCgroups(reason string) {
-	for _, key := range cgroup.EffectiveKeys {
+	for _, key := range append(cgroup.EffectiveKeys[:], limits.IOKeys[:]...) {
 		p.set(key, nameV2(key), reason)
 	}
 	p.host.GroupKill = mechanism(fileOOMGroup, reason)

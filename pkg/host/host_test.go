@@ -54,31 +54,44 @@ func TestProbe(t *testing.T) {
 	const (
 		controllersFile = "sys/fs/cgroup/cgroup.controllers"
 		noMemory        = "-the memory controller is not in /sys/fs/cgroup/cgroup.controllers"
+		noIO            = "-the io controller is not in /sys/fs/cgroup/cgroup.controllers"
 		noCgroups       = "-no cgroup controllers are mounted: /sys/fs/cgroup is not cgroup2 and /proc/self/mountinfo has no cgroup v1 mount"
 		manager         = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service"
 		denied          = "-no permission to create a cgroup in "
 		v1Memory        = "/sys/fs/cgroup/memory"
+		v1Blkio         = "/sys/fs/cgroup/blkio"
+		noThrottling    = " is missing: the kernel is built without CONFIG_BLK_DEV_THROTTLING"
+		unknownIO       = "-it cannot be told whether this kernel has io.max: no cgroup below /sys/fs/cgroup has its controller on"
 	)
-	v2 := map[limits.Key]string{
-		limits.KeyMemory: "memory.max", limits.KeyMemoryHigh: "memory.high", limits.KeySwap: "memory.swap.max",
-		limits.KeyPids: "pids.max", limits.KeyCPUs: "cpu.max", groupKill: "memory.oom.group",
-	}
-	v1 := map[limits.Key]string{
-		limits.KeyMemory: "memory.limit_in_bytes", limits.KeyMemoryHigh: "-cgroup v1 has no memory.high", limits.KeySwap: "memory.memsw.limit_in_bytes",
-		limits.KeyPids: "pids.max", limits.KeyCPUs: "cpu.cfs_quota_us", groupKill: "-cgroup v1 has no group kill (memory.oom.group)",
-	}
-	all := func(text string) map[limits.Key]string {
-		return map[limits.Key]string{
-			limits.KeyMemory: text, limits.KeyMemoryHigh: text, limits.KeySwap: text,
-			limits.KeyPids: text, limits.KeyCPUs: text, groupKill: text,
-		}
-	}
+	// The pair "io" of the tables below stands for all keys of that dimension.
 	with := func(base map[limits.Key]string, pairs ...string) map[limits.Key]string {
 		out := maps.Clone(base)
 		for i := 0; i < len(pairs); i += 2 {
-			out[limits.Key(pairs[i])] = pairs[i+1]
+			if pairs[i] != "io" {
+				out[limits.Key(pairs[i])] = pairs[i+1]
+				continue
+			}
+			for _, key := range limits.IOKeys {
+				out[key] = pairs[i+1]
+			}
 		}
 		return out
+	}
+	v2 := with(map[limits.Key]string{
+		limits.KeyMemory: "memory.max", limits.KeyMemoryHigh: "memory.high", limits.KeySwap: "memory.swap.max",
+		limits.KeyPids: "pids.max", limits.KeyCPUs: "cpu.max", groupKill: "memory.oom.group",
+	}, "io", "io.max")
+	v1 := map[limits.Key]string{
+		limits.KeyMemory: "memory.limit_in_bytes", limits.KeyMemoryHigh: "-cgroup v1 has no memory.high", limits.KeySwap: "memory.memsw.limit_in_bytes",
+		limits.KeyPids: "pids.max", limits.KeyCPUs: "cpu.cfs_quota_us", groupKill: "-cgroup v1 has no group kill (memory.oom.group)",
+		limits.KeyIOReadBPS: "blkio.throttle.read_bps_device", limits.KeyIOWriteBPS: "blkio.throttle.write_bps_device",
+		limits.KeyIOReadIOPS: "blkio.throttle.read_iops_device", limits.KeyIOWriteIOPS: "blkio.throttle.write_iops_device",
+	}
+	all := func(text string) map[limits.Key]string {
+		return with(map[limits.Key]string{
+			limits.KeyMemory: text, limits.KeyMemoryHigh: text, limits.KeySwap: text,
+			limits.KeyPids: text, limits.KeyCPUs: text, groupKill: text,
+		}, "io", text)
 	}
 	edit := func(pairs ...string) func(string) {
 		return func(root string) {
@@ -94,6 +107,8 @@ func TestProbe(t *testing.T) {
 	const (
 		scope = "sys/fs/cgroup/system.slice/docker-0123456789ab.scope/"
 		slice = "sys/fs/cgroup/system.slice/"
+
+		initScope = "sys/fs/cgroup/init.scope/"
 	)
 
 	for _, c := range []struct {
@@ -111,9 +126,9 @@ func TestProbe(t *testing.T) {
 		{name: "v2 no path", tree: "v2", version: 2, want: v2},
 		{
 			name: "v2 memory and pids only", tree: "v2", change: edit(controllersFile, "memory pids\n"), version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in /sys/fs/cgroup/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in /sys/fs/cgroup/cgroup.controllers", "io", noIO),
 		},
-		{name: "v2 without io", tree: "v2", change: edit(controllersFile, "cpuset cpu memory pids\n"), version: 2, want: v2},
+		{name: "v2 without io", tree: "v2", change: edit(controllersFile, "cpuset cpu memory pids\n"), version: 2, want: with(v2, "io", noIO)},
 		{
 			name: "v2 cgroup_disable=memory", tree: "v2", change: edit(controllersFile, "cpu io pids\n"), version: 2,
 			want: with(v2, "memory", noMemory, "memory_high", noMemory, "swap", noMemory, "group_kill", noMemory),
@@ -132,6 +147,20 @@ func TestProbe(t *testing.T) {
 			name: "v2 without CFS bandwidth", tree: "v2", version: 2,
 			change: edit(slice+"cpu.max", "-"), in: Input{CgroupsPath: "/system.slice/x"},
 			want: with(v2, "cpus", "-/sys/fs/cgroup/system.slice/cpu.max is missing: the kernel is built without CONFIG_CFS_BANDWIDTH"),
+		},
+		{
+			name: "v2 without throttling", tree: "v2", version: 2, in: Input{CgroupsPath: "/system.slice/x"},
+			change: edit(slice+"io.max", "-", scope+"io.max", "-", initScope+"io.max", "-",
+				"proc/kallsyms", "ffffffff815e7a60 t blkcg_iostat_update\nffffffff815e9b40 t throtl_pd_alloc_not\nffffffffc03a1000 t throtl_pd_alloc\t[other]\n"),
+			want: with(v2, "io", "-/proc/kallsyms has no throtl_pd_alloc: the kernel is built without CONFIG_BLK_DEV_THROTTLING"),
+		},
+		{
+			name: "v2, only a cgroup beside it shows io.max", tree: "v2", version: 2, in: Input{CgroupsPath: "/system.slice/x"},
+			change: edit(slice+"io.max", "-", scope+"io.max", "-"), want: v2,
+		},
+		{
+			name: "v2 io.max cannot be told", tree: "v2", version: 2, in: Input{CgroupsPath: "/system.slice/x"},
+			change: edit(slice+"io.max", "-", scope+"io.max", "-", initScope+"io.max", "-"), want: with(v2, "io", unknownIO),
 		},
 		{
 			name: "v2 read-only", tree: "v2", in: Input{CgroupsPath: docker}, writable: "/nowhere", refusal: unix.EROFS, version: 2,
@@ -177,28 +206,38 @@ func TestProbe(t *testing.T) {
 			name: "bare without CFS bandwidth", tree: "v2-bare", change: edit("proc/sys/kernel/sched_cfs_bandwidth_slice_us", "-"), version: 2,
 			want: with(v2, "cpus", "-/proc/sys/kernel/sched_cfs_bandwidth_slice_us is missing: the kernel is built without CONFIG_CFS_BANDWIDTH"),
 		},
+		{
+			name: "bare without throttling", tree: "v2-bare", change: edit("proc/kallsyms", "ffffffff815e7a60 t blkcg_iostat_update\n"), version: 2,
+			want: with(v2, "io", "-/proc/kallsyms has no throtl_pd_alloc: the kernel is built without CONFIG_BLK_DEV_THROTTLING"),
+		},
+		{name: "bare without symbols", tree: "v2-bare", change: edit("proc/kallsyms", "-"), version: 2, want: with(v2, "io", unknownIO)},
+		{name: "bare with symbols hidden", tree: "v2-bare", change: edit("proc/kallsyms", ""), version: 2, want: with(v2, "io", unknownIO)},
 
 		// Without root.
 		{
 			name: "user, systemd", tree: "v2-user", in: Input{CgroupsPath: "user.slice:libpod:0123", Systemd: true}, euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers", "io", "-the io controller is not in "+manager+"/user.slice/cgroup.controllers"),
 		},
 		{
 			name: "user, systemd, no path", tree: "v2-user", in: Input{Systemd: true}, euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers", "io", "-the io controller is not in "+manager+"/user.slice/cgroup.controllers"),
 		},
 		{
 			name: "user, not in a session", tree: "v2-user", change: edit("proc/self/cgroup", "0::/system.slice/x\n"),
 			in: Input{Systemd: true}, euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/user.slice/cgroup.controllers", "io", "-the io controller is not in "+manager+"/user.slice/cgroup.controllers"),
 		},
 		{
 			name: "user, beside its own cgroup", tree: "v2-user", euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/app.slice/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/app.slice/cgroup.controllers", "io", "-the io controller is not in "+manager+"/app.slice/cgroup.controllers"),
 		},
 		{
 			name: "user, relative path that climbs", tree: "v2-user", in: Input{CgroupsPath: "../../../../x"}, euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
-			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/app.slice/cgroup.controllers"),
+			want: with(v2, "cpus", "-the cpu controller is not in "+manager+"/app.slice/cgroup.controllers", "io", "-the io controller is not in "+manager+"/app.slice/cgroup.controllers"),
+		},
+		{
+			name: "user with io delegated", tree: "v2-user", in: Input{Systemd: true}, euid: 1000, writable: manager, refusal: unix.EACCES, version: 2,
+			change: edit(manager[1:]+"/user.slice/cgroup.controllers", "cpu io memory pids\n", manager[1:]+"/user.slice/io.max", ""), want: v2,
 		},
 		{
 			name: "user, controllers cannot be turned on", tree: "v2-user", in: Input{Systemd: true}, euid: 1000, writable: manager + "/user.slice\x00", refusal: unix.EACCES, version: 2,
@@ -236,6 +275,31 @@ func TestProbe(t *testing.T) {
 			want: with(v1, "pids", "-the pids controller is not mounted: /proc/self/mountinfo has no cgroup mount with it"),
 		},
 		{
+			name: "v1 without blkio", tree: "v1", version: 1,
+			change: func(root string) {
+				dropMount(t, root, "rw,blkio")
+				cgrouptest.Write(t, root, "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t10\t80\t1\n")
+			},
+			want: with(v1, "io", "-the blkio controller is not mounted: /proc/self/mountinfo has no cgroup mount with it"),
+		},
+		{
+			name: "v1 cgroup_disable=blkio", tree: "v1", version: 1,
+			change: func(root string) {
+				dropMount(t, root, "rw,blkio")
+				cgrouptest.Write(t, root, "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\nblkio\t0\t1\t0\n")
+			},
+			want: with(v1, "io", "-the blkio controller is switched off: it has enabled 0 in /proc/cgroups (cgroup_disable on the kernel's command line)"),
+		},
+		{
+			name: "v1 without throttling", tree: "v1", in: Input{CgroupsPath: "/x"}, version: 1,
+			change: edit(
+				"sys/fs/cgroup/blkio/blkio.throttle.read_bps_device", "-", "sys/fs/cgroup/blkio/blkio.throttle.write_bps_device", "-",
+				"sys/fs/cgroup/blkio/blkio.throttle.read_iops_device", "-", "sys/fs/cgroup/blkio/blkio.throttle.write_iops_device", "-"),
+			want: with(v1,
+				"io_read_bps", "-"+v1Blkio+"/blkio.throttle.read_bps_device"+noThrottling, "io_write_bps", "-"+v1Blkio+"/blkio.throttle.write_bps_device"+noThrottling,
+				"io_read_iops", "-"+v1Blkio+"/blkio.throttle.read_iops_device"+noThrottling, "io_write_iops", "-"+v1Blkio+"/blkio.throttle.write_iops_device"+noThrottling),
+		},
+		{
 			name: "v1 hidden mount", tree: "v1", version: 1, change: edit("sys/fs/cgroup/pids", "-"),
 			want: with(v1, "pids", "-/sys/fs/cgroup/pids is not there"),
 		},
@@ -243,13 +307,14 @@ func TestProbe(t *testing.T) {
 			name: "v1 user", tree: "v1", in: Input{CgroupsPath: docker}, euid: 1000, writable: "/nowhere", refusal: unix.EACCES, version: 1,
 			want: with(v1,
 				"memory", denied+v1Memory+docker, "swap", denied+v1Memory+docker,
-				"pids", denied+"/sys/fs/cgroup/pids"+docker, "cpus", denied+"/sys/fs/cgroup/cpu,cpuacct"+docker),
+				"pids", denied+"/sys/fs/cgroup/pids"+docker, "cpus", denied+"/sys/fs/cgroup/cpu,cpuacct"+docker, "io", denied+v1Blkio+docker),
 		},
 		{
 			name: "v1 odd refusal", tree: "v1", in: Input{CgroupsPath: docker}, writable: v1Memory, refusal: unix.EPERM, version: 1,
 			want: with(v1,
 				"pids", denied+"/sys/fs/cgroup/pids"+docker+": operation not permitted",
-				"cpus", denied+"/sys/fs/cgroup/cpu,cpuacct"+docker+": operation not permitted"),
+				"cpus", denied+"/sys/fs/cgroup/cpu,cpuacct"+docker+": operation not permitted",
+				"io", denied+v1Blkio+docker+": operation not permitted"),
 		},
 		{
 			name: "no cgroups asked for", tree: "v2", in: Input{CgroupsPath: docker, NoCgroups: true}, version: 0,
@@ -373,20 +438,56 @@ func TestProbeLive(t *testing.T) {
 	}
 }
 
+// BenchmarkProbe shows what a container start waits for, with a note and without.
+// "v2-kallsyms" is a machine whose cgroups do not show whether there is io.max,
+// with the list of symbols of the kernel that the benchmark runs on.
 func BenchmarkProbe(b *testing.B) {
-	for name, c := range map[string]struct {
-		fs cgroup.FS
-		in Input
+	kallsyms := cgrouptest.Tree(b, "v2-bare")
+	if symbols, err := os.ReadFile("/proc/kallsyms"); err == nil {
+		cgrouptest.Write(b, kallsyms, "proc/kallsyms", string(symbols))
+	}
+	slice := Input{CgroupsPath: "system.slice:docker:0123", Systemd: true}
+	for _, c := range []struct {
+		name string
+		fs   cgroup.FS
+		in   Input
 	}{
-		"live":    {cgroup.Host, Input{CgroupsPath: docker}},
-		"v1":      {cgroup.FS(cgrouptest.Tree(b, "v1")), Input{CgroupsPath: docker}},
-		"v2":      {cgroup.FS(cgrouptest.Tree(b, "v2")), Input{CgroupsPath: "system.slice:docker:0123", Systemd: true}},
-		"v2-bare": {cgroup.FS(cgrouptest.Tree(b, "v2-bare")), Input{CgroupsPath: docker}},
+		{"live", cgroup.Host, Input{CgroupsPath: docker}},
+		{"v1", cgroup.FS(cgrouptest.Tree(b, "v1")), Input{CgroupsPath: docker}},
+		{"v2", cgroup.FS(cgrouptest.Tree(b, "v2")), slice},
+		{"v2-bare", cgroup.FS(cgrouptest.Tree(b, "v2-bare")), Input{CgroupsPath: docker}},
+		{"v2-kallsyms", cgroup.FS(kallsyms), Input{CgroupsPath: docker}},
 	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
+		for _, notes := range []string{"", b.TempDir()} {
+			name := c.name
+			if notes != "" {
+				name += "-noted"
+			}
+			c.in.Notes = notes
+			b.Run(name, func(b *testing.B) {
 				Probe(c.fs, c.in)
+				b.ReportAllocs()
+				for b.Loop() {
+					Probe(c.fs, c.in)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkHasFunction reads the list of symbols of this machine to its end.
+func BenchmarkHasFunction(b *testing.B) {
+	for _, notes := range []string{"", b.TempDir()} {
+		name := "asked"
+		if notes != "" {
+			name = "noted"
+		}
+		b.Run(name, func(b *testing.B) {
+			p := prober{fs: cgroup.Host, in: Input{Notes: notes}}
+			for b.Loop() {
+				if has, err := p.hasFunction("agentbox_has_none"); has || err != nil {
+					b.Fatal(has, err)
+				}
 			}
 		})
 	}

@@ -33,6 +33,15 @@ func (p *prober) probeV1(mounts []cgroup.Mount) {
 	folder, reason = p.hierarchy(mounts, "cpu")
 	p.set(limits.KeyCPUs, fileQuotaV1, p.missingV1(reason, folder, fileQuotaV1,
 		": the kernel is built without CONFIG_CFS_BANDWIDTH"))
+
+	folder, reason = p.hierarchy(mounts, "blkio")
+	for _, key := range limits.IOKeys {
+		file := cgroup.ThrottleFileV1(key)
+		p.set(key, file, p.missingV1(reason, folder, file, ": the kernel is built without CONFIG_BLK_DEV_THROTTLING"))
+	}
+	if reason == "" {
+		p.weightsV1(folder)
+	}
 }
 
 // hierarchy returns the deepest folder of the container's cgroup that exists in

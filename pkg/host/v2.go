@@ -20,6 +20,7 @@ const (
 	fileOOMGroup   = "memory.oom.group"
 	filePidsMax    = "pids.max"
 	fileCPUMax     = "cpu.max"
+	fileIOMax      = "io.max"
 )
 
 func nameV2(key limits.Key) string {
@@ -32,8 +33,10 @@ func nameV2(key limits.Key) string {
 		return fileSwapMax
 	case limits.KeyPids:
 		return filePidsMax
-	default:
+	case limits.KeyCPUs:
 		return fileCPUMax
+	default:
+		return fileIOMax
 	}
 }
 
@@ -80,6 +83,15 @@ func (p *prober) probeV2() {
 		cpu = p.missingCPUMax(w.find("cpu.weight"))
 	}
 	p.set(limits.KeyCPUs, fileCPUMax, cpu)
+	io := missing("io")
+	if io == "" {
+		witness := w.find(fileIOMax)
+		io = p.missingIOMax(witness)
+		p.weightsV2(witness)
+	}
+	for _, key := range limits.IOKeys {
+		p.set(key, fileIOMax, io)
+	}
 }
 
 // controllersFile returns the file that lists which controllers the container's

@@ -114,7 +114,52 @@ func makeWorld(data []byte) *world {
 			w.req.Prior[k] = Prior{Value: v, Source: []Source{SourceDefault, SourceCeiling, "x"}[w.next()%3]}
 		}
 	}
+	w.makeIO()
 	return w
+}
+
+// makeIO adds disks, and rates that the request wants of devices.
+func (w *world) makeIO() {
+	for _, key := range IOKeys {
+		delete(w.req.Spec, key) // the specification has rates for single devices only
+		if w.chance(10) {
+			delete(w.host.Mechanisms, key)
+		}
+	}
+	io := &w.host.IO
+	switch w.next() % 8 {
+	case 1:
+		io.Disks = nil
+	case 2:
+		io.Disks, io.Diskless = nil, []Diskless{{Place: "/", Reason: "a network"}}
+	case 3:
+		io.Diskless = []Diskless{{Place: "/mnt", Reason: "a network"}}
+	case 4:
+		*io = HostIO{Unknown: true}
+	}
+	for _, device := range []Device{sda.Device, sda1, sdb.Device, sdb1, vda.Device, loop, gone} {
+		if !w.chance(30) {
+			continue
+		}
+		rates := Set{}
+		for _, key := range IOKeys {
+			if w.chance(50) {
+				rates[key] = NoLimit()
+				if n := w.number(); n > 0 { // 0 is none to the kernel
+					rates[key] = Limit(n)
+				}
+			}
+		}
+		if w.req.Devices == nil {
+			w.req.Devices = map[Device]Set{}
+		}
+		w.req.Devices[device] = rates
+		if w.chance(30) && w.req.Prior != nil {
+			for key, v := range rates {
+				w.req.Prior[key.On(device)] = Prior{Value: v, Source: SourceDefault}
+			}
+		}
+	}
 }
 
 // within reports whether v allows no more than w does.
@@ -146,6 +191,7 @@ func (w *world) check(t *testing.T) bool {
 		w.checkEntry(t, e)
 	}
 	w.checkCPU(t, plan)
+	w.checkDisks(t, plan)
 	if plan.OOMScoreAdj < w.policy.OOMScoreAdjMin || plan.OOMScoreAdj > 1000 {
 		t.Errorf("oom_score_adj %d is outside %d to 1000", plan.OOMScoreAdj, w.policy.OOMScoreAdjMin)
 	}
@@ -161,6 +207,13 @@ func (w *world) check(t *testing.T) bool {
 	for i, e := range plain.Entries {
 		if e.Value != plan.Entries[i].Value || e.Enforcer != plan.Entries[i].Enforcer {
 			t.Errorf("the record of an earlier plan changed %+v to %+v", e, plan.Entries[i])
+		}
+	}
+	for i, disk := range plain.IO.Disks {
+		for j, l := range disk.Limits {
+			if have := plan.IO.Disks[i].Limits[j]; l.Key != have.Key || l.Value != have.Value {
+				t.Errorf("the record of an earlier plan changed %+v of %s to %+v", l, disk.Name, have)
+			}
 		}
 	}
 	return true
@@ -187,12 +240,10 @@ func (w *world) checkEntry(t *testing.T, e Entry) {
 	if inAnn && !within(e.Value, ann) {
 		t.Errorf("%s = %+v is looser than the annotation's %+v", e.Key, e.Value, ann)
 	}
-	fallback, ok := w.policy.Profiles[w.req.Profile][e.Key]
-	if !ok {
-		if fallback, ok = w.policy.Defaults[e.Key]; !ok {
-			fallback = NoLimit()
-		}
+	if e.Dimension == IO {
+		return // see checkDisks
 	}
+	fallback := w.fallback(e.Key)
 	if !inAnn && (!inSpec || spec.None || e.Key == KeySwap) && !within(e.Value, fallback) {
 		t.Errorf("%s = %+v is looser than the default %+v and nobody asked", e.Key, e.Value, fallback)
 	}
@@ -203,6 +254,116 @@ func (w *world) checkEntry(t *testing.T, e Entry) {
 	if (e.Requested != nil) != (inSpec || inAnn) && w.req.Prior == nil {
 		t.Errorf("%s: requested %v", e.Key, e.Requested)
 	}
+}
+
+// fallback is the policy's value of a key.
+func (w *world) fallback(key Key) Value {
+	for _, set := range []Set{w.policy.Profiles[w.req.Profile], w.policy.Defaults} {
+		if v, ok := set[key]; ok {
+			return v
+		}
+	}
+	return NoLimit()
+}
+
+// stricter is the smaller of two values.
+func stricter(a, b Value) Value {
+	if a.None || !b.None && b.N < a.N {
+		return b
+	}
+	return a
+}
+
+// checkDisks computes in its own way what each disk is to give, and holds the
+// plan and what its entries say about it against that.
+func (w *world) checkDisks(t *testing.T, plan *Plan) {
+	own, all := map[Device]bool{}, map[Device]bool{}
+	for _, disk := range w.host.IO.Disks {
+		own[disk.Device], all[disk.Device] = true, true
+	}
+	for device := range w.req.Devices {
+		if to, ok := w.host.IO.Asked[device]; ok && to.Reason == "" {
+			all[to.Disk.Device] = true
+		}
+	}
+	for _, key := range IOKeys {
+		e := plan.Entry(key)
+		if w.host.Mechanisms[key].Enforcer != EnforcerKernel {
+			if e.Enforcer == EnforcerKernel {
+				t.Errorf("%s = %+v without a mechanism", key, e)
+			}
+			for _, disk := range plan.IO.Disks {
+				for _, l := range disk.Limits {
+					if l.Key == key {
+						t.Errorf("%s has %+v without a mechanism", disk.Name, l)
+					}
+				}
+			}
+			continue
+		}
+		loosest, limited, open := Limit(0), false, false
+		for device := range all {
+			want := w.rateOf(key, device, own[device])
+			limited = limited || !want.None
+			open = open || own[device] && want.None
+			if !want.None && want.N > loosest.N {
+				loosest = want
+			}
+			if have := rateOf(plan, device, key); have != want {
+				t.Errorf("%s of %s is %+v, want %+v", key, device, have, want)
+			}
+		}
+		switch {
+		case w.host.IO.Unknown:
+		case limited && !open && e.Value != loosest:
+			t.Errorf("%s = %+v, and the loosest disk has %+v", key, e, loosest)
+		case limited != (e.Enforcer == EnforcerKernel) && !e.Value.None:
+			t.Errorf("%s = %+v, and a disk has such a limit: %v", key, e, limited)
+		}
+	}
+}
+
+// rateOf is what a disk is to give: the strictest request for it, the annotation
+// and the ceiling; the policy's value where nobody asks.
+func (w *world) rateOf(key Key, disk Device, own bool) Value {
+	ceiling, ok := w.policy.Ceilings[key]
+	if !ok {
+		ceiling = NoLimit()
+	}
+	asked := NoLimit()
+	for device, rates := range w.req.Devices {
+		to, known := w.host.IO.Asked[device]
+		if v, given := rates[key]; known && given && to.Reason == "" && to.Disk.Device == disk {
+			asked = stricter(asked, v)
+		}
+	}
+	ann, inAnn := w.req.Annotations[key]
+	switch {
+	case !inAnn:
+		ann = NoLimit()
+		if asked.None {
+			ann = w.fallback(key)
+		}
+	case ann.None:
+		ann = ceiling
+	}
+	if asked.None && !own {
+		return NoLimit()
+	}
+	return stricter(stricter(asked, ann), ceiling)
+}
+
+// rateOf is what a plan gives.
+func rateOf(plan *Plan, device Device, key Key) Value {
+	found := NoLimit()
+	for _, disk := range plan.IO.Disks {
+		for _, l := range disk.Limits {
+			if disk.Device == device && l.Key == key {
+				found = l.Value
+			}
+		}
+	}
+	return found
 }
 
 func (w *world) checkCPU(t *testing.T, plan *Plan) {
@@ -226,7 +387,7 @@ func FuzzResolve(f *testing.F) {
 	f.Add([]byte{})
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
-		data := make([]byte, 200)
+		data := make([]byte, 400)
 		for i := range data {
 			data[i] = byte(r.Uint32())
 		}
@@ -239,7 +400,7 @@ func FuzzResolve(f *testing.F) {
 // most of them must lead to a plan, or nothing was checked.
 func TestNoRandomRequestGetsMoreThanItMay(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	data := make([]byte, 300)
+	data := make([]byte, 400)
 	planned := 0
 	const rounds = 5_000
 	for range rounds {

@@ -12,6 +12,9 @@ type Host struct {
 	// has no enforcer.
 	Mechanisms map[Key]Mechanism
 
+	// IO is what there is for the io keys.
+	IO HostIO
+
 	// GroupKill is memory.oom.group: the kernel ends a whole cgroup at once.
 	GroupKill Mechanism
 

@@ -46,6 +46,8 @@ type Plan struct {
 	CPUPeriod int64 `json:"cpu_period,omitempty"`
 	CPUQuota  int64 `json:"cpu_quota,omitempty"`
 
+	IO IOPlan `json:"io"`
+
 	OOMScope    Scope `json:"oom_scope"`
 	GroupKill   bool  `json:"group_kill"` // memory.oom.group is to be 1
 	OOMScoreAdj int   `json:"oom_score_adj"`

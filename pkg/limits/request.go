@@ -15,13 +15,31 @@ type Request struct {
 	// Annotations holds what agentbox.dev/* annotations ask for.
 	Annotations Set
 
+	// Places is where the container's files come from, and RawDisks the block
+	// devices that it gets as such.
+	Places   []Place
+	RawDisks []RawDisk
+
+	// Devices holds what the specification asks for single block devices: rates
+	// of the io keys. The number may be that of a partition.
+	Devices map[Device]Set
+
+	// IOWeight says that the specification has an I/O weight, IOWeightDevices
+	// for which devices it has one apart, and IOFiles which files "io.*" of
+	// cgroup v2 besides io.max it wants to write. A host is asked only for what
+	// is wanted.
+	IOWeight        bool
+	IOWeightDevices []Device
+	IOFiles         []string
+
 	// CPUQuota and CPUPeriod are the fields behind Spec's cpus, in
 	// microseconds; 0 is not given. The period is kept when the quota is
 	// lowered.
 	CPUQuota, CPUPeriod int64
 
 	// Prior is what an earlier plan recorded in a specification that was
-	// rewritten before. It explains values and never changes one.
+	// rewritten before; for the rate of a disk under the name Key.On. It
+	// explains values and never changes one.
 	Prior map[Key]Prior
 
 	OOMScope    Scope // empty: none asked for
@@ -45,4 +63,17 @@ type Prior struct {
 	Requested *Value `json:"requested,omitempty"`
 	Value     Value  `json:"value"`
 	Source    Source `json:"source"`
+}
+
+// Place is a part of the container's file tree that comes from the host.
+type Place struct {
+	Path     string // in the container
+	Source   string // on the host: a folder, a file or a device node
+	Writable bool
+}
+
+// RawDisk is a block device that the container can open.
+type RawDisk struct {
+	Path   string // in the container
+	Device Device
 }

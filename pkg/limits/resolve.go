@@ -47,7 +47,7 @@ const (
 // memory).
 //
 // The error is a *RequestError for a request that cannot be met, or an
-// *UnenforceableError in strict mode. In ModeOff the plan says what would be
+// *UnenforceableError in strict mode, with which the plan comes too. In ModeOff the plan says what would be
 // and nothing is refused for want of an enforcer.
 func Resolve(policy Policy, req Request, host Host) (*Plan, error) {
 	r := resolver{policy: policy, req: req, host: host}
@@ -81,6 +81,9 @@ func (r *resolver) resolve() (*Plan, error) {
 		r.plan.Entries = append(r.plan.Entries, entry)
 	}
 	if err := r.cpuPeriod(); err != nil {
+		return nil, err
+	}
+	if err := r.disks(); err != nil {
 		return nil, err
 	}
 	if err := r.oom(); err != nil {
@@ -180,10 +183,16 @@ func (r *resolver) request(info KeyInfo, e *Entry) {
 // plan then keeps what was asked at first, so that the report stays true.
 func (r *resolver) recall(e *Entry) {
 	spec, inSpec := r.req.Spec[e.Key]
-	prior, ok := r.req.Prior[e.Key]
-	if inSpec && ok && prior.Value == spec && e.Value == spec && prior.plausible() {
+	if prior, ok := r.recalled(e.Key, spec, e.Value); inSpec && ok {
 		e.Requested, e.Source = prior.Requested, prior.Source
 	}
+}
+
+// recalled returns the record of an earlier plan, if the specification asks for
+// what it set and the value of this plan is the same.
+func (r *resolver) recalled(name Key, spec, value Value) (Prior, bool) {
+	prior, ok := r.req.Prior[name]
+	return prior, ok && prior.Value == spec && value == spec && prior.plausible()
 }
 
 // plausible reports whether a record reads as one of a plan. A container can
@@ -285,6 +294,10 @@ func (r *resolver) minimum(info KeyInfo, e Entry) error {
 		low = MinPids
 	case KeyOpenFiles:
 		low = MinOpenFiles
+	case KeyIOReadBPS, KeyIOWriteBPS:
+		low = MinIOBytes
+	case KeyIOReadIOPS, KeyIOWriteIOPS:
+		low = MinIOOps
 	}
 	n := e.Value.N
 	if info.Kind == Files {
@@ -446,6 +459,12 @@ func (p *Plan) unenforced(d Dimension) (Missing, bool) {
 			continue
 		}
 		limited = true
+		if d == IO && p.IO.NoDisk {
+			continue
+		}
+		if d == IO && len(p.IO.Diskless) > 0 {
+			return Missing{Dimension: d, Reason: e.Detail}, false
+		}
 		if e.Enforcer != EnforcerKernel && e.Enforcer != EnforcerProcess {
 			return Missing{Dimension: d, Reason: e.Detail}, false
 		}

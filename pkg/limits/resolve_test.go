@@ -18,7 +18,7 @@ const (
 )
 
 // fullHost is a cgroup v2 host with everything this package knows: 10 GiB,
-// 8 CPUs.
+// 8 CPUs, and the disks of ioHost.
 func fullHost() Host {
 	kernel := func(name string) Mechanism { return Mechanism{Name: name, Enforcer: EnforcerKernel} }
 	process := func(name string) Mechanism { return Mechanism{Name: name, Enforcer: EnforcerProcess} }
@@ -33,10 +33,13 @@ func fullHost() Host {
 			KeySwap:       kernel("memory.swap.max"),
 			KeyPids:       kernel("pids.max"),
 			KeyCPUs:       kernel("cpu.max"),
-			KeyOpenFiles:  process("RLIMIT_NOFILE"),
-			KeyFileSize:   process("RLIMIT_FSIZE"),
-			KeyCoreDumps:  process("RLIMIT_CORE"),
+			KeyIOReadBPS:  kernel("io.max"), KeyIOWriteBPS: kernel("io.max"),
+			KeyIOReadIOPS: kernel("io.max"), KeyIOWriteIOPS: kernel("io.max"),
+			KeyOpenFiles: process("RLIMIT_NOFILE"),
+			KeyFileSize:  process("RLIMIT_FSIZE"),
+			KeyCoreDumps: process("RLIMIT_CORE"),
 		},
+		IO:            ioHost(),
 		GroupKill:     kernel("memory.oom.group"),
 		OpenFilesHard: 1 << 20,
 		FileSizeHard:  -1,
@@ -56,6 +59,9 @@ func without(h Host, reason string, keys ...Key) Host {
 func v1Host() Host {
 	h := without(fullHost(), "cgroup v1 has no memory.high", KeyMemoryHigh)
 	h.CgroupVersion = 1
+	for _, k := range IOKeys {
+		h.Mechanisms[k] = Mechanism{Name: "blkio.throttle", Enforcer: EnforcerKernel}
+	}
 	h.GroupKill = Mechanism{Enforcer: EnforcerNone, Reason: "cgroup v1 has no memory.oom.group"}
 	return h
 }
@@ -80,10 +86,10 @@ func TestTheDefaultsHoldForAContainerThatAsksForNothing(t *testing.T) {
 		KeySwap:           {Limit(0), EnforcerKernel},
 		KeyPids:           {Limit(2048), EnforcerKernel},
 		KeyCPUs:           {Limit(2_000_000), EnforcerKernel},
-		KeyIOReadBPS:      {Limit(256 * mib), EnforcerNone},
-		KeyIOWriteBPS:     {Limit(256 * mib), EnforcerNone},
-		KeyIOReadIOPS:     {NoLimit(), EnforcerNone},
-		KeyIOWriteIOPS:    {NoLimit(), EnforcerNone},
+		KeyIOReadBPS:      {Limit(256 * mib), EnforcerKernel},
+		KeyIOWriteBPS:     {Limit(256 * mib), EnforcerKernel},
+		KeyIOReadIOPS:     {NoLimit(), EnforcerKernel},
+		KeyIOWriteIOPS:    {NoLimit(), EnforcerKernel},
 		KeyDisk:           {Limit(10 * gib), EnforcerNone},
 		KeyInodes:         {Limit(1_000_000), EnforcerNone},
 		KeyCPUTime:        {NoLimit(), EnforcerNone},
@@ -498,6 +504,21 @@ func TestARequestTooSmallToStartIsRefused(t *testing.T) {
 		{name: "open files whose soft number is too small", req: asks(KeyOpenFiles, Value{Soft: 0, N: 4096}), key: KeyOpenFiles, refused: "0:4096 from the spec is too small"},
 		{name: "a ceiling can be too small as well", policy: ceiling(KeyMemory, Limit(mib)), key: KeyMemory, refused: "from the ceiling is too small"},
 		{name: "a negative number", req: asks(KeyDisk, Limit(-1)), key: KeyDisk, refused: "too small"},
+		{
+			name: "a rate at which nothing ends", req: annotates(KeyIOWriteBPS, Limit(64<<10-1)), key: KeyIOWriteBPS,
+			refused: "io_write_bps 65535 from the annotation is too small for a container to start: give at least 64KiB",
+		},
+		{
+			name: "the least rate", req: annotates(KeyIOReadBPS, Limit(64<<10)), key: KeyIOReadBPS,
+			want: Limit(64 << 10), source: SourceAnnotation, requested: new(Limit(64 << 10)),
+		},
+		{name: "a read rate in the policy", policy: byDefault(KeyIOReadBPS, Limit(1)), key: KeyIOReadBPS, refused: "io_read_bps 1 from the default is too small"},
+		{name: "a rate that is a ceiling", policy: ceiling(KeyIOReadIOPS, Limit(9)), key: KeyIOReadIOPS, refused: "io_read_iops 9 from the ceiling is too small for a container to start: give at least 10"},
+		{name: "operations", req: annotates(KeyIOWriteIOPS, Limit(9)), key: KeyIOWriteIOPS, refused: "io_write_iops 9 from the annotation is too small"},
+		{
+			name: "the fewest operations", req: annotates(KeyIOWriteIOPS, Limit(10)), key: KeyIOWriteIOPS,
+			want: Limit(10), source: SourceAnnotation, requested: new(Limit(10)),
+		},
 	} {
 		t.Run(c.name, c.run)
 	}

@@ -55,8 +55,11 @@ func (r *reader) read(pid int) Report {
 		r.trustRlimits()
 	}
 	for _, e := range plan.Entries {
-		r.enforcement(e)
+		if e.Dimension != limits.IO {
+			r.enforcement(e)
+		}
 	}
+	r.io()
 	r.groupKill()
 	r.strict()
 	return r.report
@@ -69,6 +72,7 @@ type reader struct {
 	at      Moment
 
 	found     map[limits.Key]cgroup.Effective
+	rates     map[limits.Device]cgroup.Rates
 	groupKept bool                        // memory.oom.group is 1
 	noCgroup  string                      // why the cgroup could not be read
 	noRlimits string                      // why the rlimits could not be read
@@ -107,8 +111,10 @@ func (r *reader) readCgroupOf(pid int) error {
 		return err
 	}
 	maps.Copy(r.found, all)
-	r.groupKept, err = cg.GroupKill()
-	return err
+	if r.groupKept, err = cg.GroupKill(); err != nil {
+		return err
+	}
+	return r.readIO(cg)
 }
 
 func (r *reader) readRlimits(pid int) {
@@ -200,12 +206,18 @@ func (r *reader) problem(info limits.KeyInfo, e limits.Entry, have cgroup.Effect
 	default:
 		return ""
 	}
+	r.lose(e.Key, problem)
+	return problem
+}
+
+// lose notes that a limit that was planned does not hold.
+func (r *reader) lose(key limits.Key, problem string) {
 	if r.lost == nil {
 		r.lost = map[limits.Dimension]string{}
 	}
-	r.lost[e.Dimension] = problem
-	r.warnf("%s: %s", e.Key, problem)
-	return problem
+	info, _ := key.Info()
+	r.lost[info.Dimension] = problem
+	r.warnf("%s: %s", key, problem)
 }
 
 // unread says why nothing was read for a key; "" when it was read.

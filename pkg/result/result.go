@@ -43,8 +43,9 @@ type Result struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	FinishedAt *time.Time `json:"finished_at"` // when agentbox learned of the end; null: live
 
-	// Enforcement has one entry for each dimension, and one more for
-	// memory_high, by its key.
+	// Enforcement has one entry for each dimension, and by their keys one more
+	// for memory_high and for each io key that has a limit. Rates have no single
+	// number: the entry of io has none, and lists the disks.
 	Enforcement map[string]Enforcement `json:"enforcement"`
 	Usage       *Usage                 `json:"usage"` // null: it could not be read, a warning says why
 	Events      Events                 `json:"events"`
@@ -80,13 +81,31 @@ func (r Result) MarshalJSON() ([]byte, error) {
 type Enforcement struct {
 	Requested *json.Number    `json:"requested"` // null: the container did not ask, or asked for no limit
 	Effective *json.Number    `json:"effective"` // what holds; null: no limit
-	Unit      string          `json:"unit"`      // bytes, tasks, cpus, files
+	Unit      string          `json:"unit"`      // bytes, tasks, cpus, files, bytes/s, operations/s; empty for io
 	Source    limits.Source   `json:"source"`
 	Enforcer  limits.Enforcer `json:"enforcer"`
 	Mechanism string          `json:"mechanism"`
-	Owner     string          `json:"owner"`     // self, or the cgroup above that is tighter
-	Precision string          `json:"precision"` // exact, per process, or none
+	Owner     string          `json:"owner"`     // self, or the cgroup above that is tighter; empty for io where its keys differ
+	Precision string          `json:"precision"` // exact, by how much it may differ, per process, or none
 	Detail    string          `json:"detail"`
+	Disks     []Disk          `json:"disks,omitempty"` // of io: those behind the sandbox's files
+}
+
+// Number is a limit; nil: none.
+type Number = *json.Number
+
+// Disk is what one disk gives the sandbox. A rate is null where there is no
+// limit, or where it could not be read; the detail of io says that.
+type Disk struct {
+	Device     limits.Device `json:"device"`     // "8:0"
+	Name       string        `json:"name"`       // the kernel's: "sda"
+	Places     []string      `json:"places"`     // the sandbox's paths whose files are on it
+	Filesystem string        `json:"filesystem"` // that takes its writes there
+	Counted    string        `json:"counted"`    // which I/O the kernel counts there, for a person
+	ReadBPS    Number        `json:"read_bps"`   // bytes per second
+	WriteBPS   Number        `json:"write_bps"`
+	ReadIOPS   Number        `json:"read_iops"` // operations per second
+	WriteIOPS  Number        `json:"write_iops"`
 }
 
 // Usage is what the sandbox used. A field is null where the kernel does not
@@ -150,6 +169,12 @@ func NumberOf(info limits.KeyInfo, v limits.Value) *json.Number {
 
 // UnitOf names the unit of a key's numbers.
 func UnitOf(info limits.KeyInfo) string {
+	switch info.Key {
+	case limits.KeyIOReadBPS, limits.KeyIOWriteBPS:
+		return "bytes/s"
+	case limits.KeyIOReadIOPS, limits.KeyIOWriteIOPS:
+		return "operations/s"
+	}
 	switch info.Kind {
 	case limits.Bytes, limits.Dumps:
 		return "bytes"

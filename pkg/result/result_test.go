@@ -35,6 +35,17 @@ func full() *result.Result {
 				Effective: number("1.5"), Unit: "cpus", Source: limits.SourceProfile,
 				Enforcer: limits.EnforcerKernel, Mechanism: "cpu.max", Owner: "/sys/fs/cgroup/agents", Precision: "1 ms per CPU and period",
 			},
+			"io_read_bps": {
+				Effective: number("268435456"), Unit: "bytes/s", Source: limits.SourceDefault,
+				Enforcer: limits.EnforcerKernel, Mechanism: "io.max", Owner: "self", Precision: "3 % over a second",
+			},
+			"io": {
+				Source: limits.SourceDefault, Enforcer: limits.EnforcerKernel, Mechanism: "io.max", Owner: "self", Precision: "3 % over a second",
+				Disks: []result.Disk{{
+					Device: limits.Device{Major: 254}, Name: "vda", Places: []string{"/", "/data"}, Filesystem: "ext4",
+					Counted: "reads and all writes", ReadBPS: number("268435456"),
+				}},
+			},
 			"disk": {
 				Unit: "bytes", Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none",
 				Detail: "this version does not enforce disk",
@@ -116,6 +127,11 @@ func TestContract(t *testing.T) {
 			"enforcer": "string", "mechanism": "string", "owner": "string", "precision": "string", "detail": "string",
 		})
 	}
+	disks := all["enforcement"].(map[string]any)["io"].(map[string]any)["disks"].([]any)
+	check(t, "disk", disks[0].(map[string]any), map[string]string{
+		"device": "string", "name": "string", "places": "list", "filesystem": "string", "counted": "string",
+		"read_bps": "number or null", "write_bps": "number or null", "read_iops": "number or null", "write_iops": "number or null",
+	})
 	for _, usage := range []map[string]any{all["usage"].(map[string]any), fields(t, &result.Usage{})} {
 		check(t, "usage", usage, map[string]string{
 			"memory_peak_bytes": "number or null", "pids_peak": "number or null", "cpu_usec": "number or null",
@@ -212,6 +228,10 @@ func TestNumberOf(t *testing.T) {
 		{limits.KeyCoreDumps, limits.NoLimit(), "", "bytes"},
 		{limits.KeyWallTime, limits.Limit(int64(time.Minute)), "60000000000", "nanoseconds"},
 		{limits.KeyInodes, limits.Limit(10), "10", "count"},
+		{limits.KeyIOReadBPS, limits.Limit(256 << 20), "268435456", "bytes/s"},
+		{limits.KeyIOWriteBPS, limits.NoLimit(), "", "bytes/s"},
+		{limits.KeyIOReadIOPS, limits.Limit(1000), "1000", "operations/s"},
+		{limits.KeyIOWriteIOPS, limits.NoLimit(), "", "operations/s"},
 	}
 	for _, tt := range tests {
 		info, ok := tt.key.Info()

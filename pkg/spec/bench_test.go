@@ -26,7 +26,7 @@ func BenchmarkRewriteSteps(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	req, err := doc.Request()
+	req, err := doc.Request("/bundle")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func BenchmarkRewriteSteps(b *testing.B) {
 	b.Run("Request", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, _ = doc.Request()
+			_, _ = doc.Request("/bundle")
 		}
 	})
 	b.Run("Resolve", func(b *testing.B) {

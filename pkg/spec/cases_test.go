@@ -95,7 +95,7 @@ func TestWhereSwapCannotBeLimitedItGrowsByNothing(t *testing.T) {
 }
 
 func TestUnifiedCannotLiftALimit(t *testing.T) {
-	r := v2World().mustRewrite(t, resources(`"memory":{"limit":67108864},"pids":{"limit":100},"cpu":{"quota":50000,"period":100000},
+	r := weightWorld().mustRewrite(t, resources(`"memory":{"limit":67108864},"pids":{"limit":100},"cpu":{"quota":50000,"period":100000},
 		"unified":{"memory.max":"max","memory.high":"max","memory.swap.max":"max","memory.oom.group":"0","pids.max":"max","cpu.max":"max 100000","cpu.max.burst":"9999999","io.weight":"100"}`))
 	res := r.reread(t).Linux.Resources
 	if *res.Memory.Limit != 64*mib || *res.Pids.Limit != 100 || *res.CPU.Quota != 50_000 || *res.CPU.Period != 100_000 {
@@ -226,6 +226,16 @@ func TestUnifiedValuesThatCouldBeReadInTwoWaysAreRefused(t *testing.T) {
 		}
 		v2World().mustRefuse(t, resources(fmt.Sprintf(`"unified":{"cpu.max":%s}`, text)), "cpu.max")
 	}
+	for _, value := range []string{
+		"", " ", "\n", "max", "8", "8:", "8:0:0 rbps=1", "-8:0 rbps=1", "sda rbps=1", "8:0 rbps", "8:0 rbps=", "8:0 rbps=0", "8:0 rbps=-1", "8:0 rbps=+1", "8:0 rbps=0100", "8:0 rbps=0x10", "8:0 rbps=1M", "8:0 rbps=MAX",
+		"8:0 bps=1", "8:0 RBPS=1", "8:0 rbps=1,wbps=2", "8:0\u00a0rbps=1", "8:0 rbps=1 254:0 rbps=1", "8:0 rbps=1\nwbps=2", "8:0 rbps=1\n\n254:0 rbps=1", "4294967296:0 rbps=1", "8:0 rbps=18446744073709551616", "8:0 " + strings.Repeat("x", 5000),
+	} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v2World().mustRefuse(t, resources(fmt.Sprintf(`"unified":{"io.max":%s}`, text)), `linux.resources.unified["io.max"] is`)
+	}
 	v2World().mustRefuse(t, resources(`"unified":{"../memory.max":"max"}`), "is not a file name")
 	for _, name := range []string{"cgroup.procs", "cgroup.freeze", "cgroup.kill", `\u0063group.type`} {
 		v2World().mustRefuse(t, resources(`"unified":{"`+name+`":"1"}`), "is no resource of a container")
@@ -284,6 +294,32 @@ func TestFieldsThatReadersDisagreeAboutAreRefused(t *testing.T) {
 		{`{"process":{"Rlimits":[]}}`, "not spelled"},
 		{`{"process":{"rlimits":[{"type":"RLIMIT_CORE","hard":1,"Hard":2,"soft":1}]}}`, "process.rlimits[0]: the key"},
 		{`{"process":{"rlimits":[{"type":"RLIMIT_CORE","hard":1,"soft":1},{"type":"RLIMIT_CORE","hard":2,"soft":2}]}}`, "twice"},
+		{`{"linux":{"resources":{"blockio":{}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{},"blockio":{"throttleReadBpsDevice":[]}}}}`, `linux.resources: the key "blockio" is not spelled "blockIO"`},
+		{`{"linux":{"resources":{"blockIO":{},"blockIO":{}}}}`, "there twice"},
+		{`{"linux":{"resources":{"blockIO":{"ThrottleReadBpsDevice":[]}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteBPSDevice":[]}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadIopsDevice":[]}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[],"throttleWriteIOPSDevice":[]}}}}`, "there twice"},
+		{`{"linux":{"resources":{"blockIO":{"Weight":1}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"leafweight":1}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"weightdevice":[]}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadBpsDevice":[{"major":8,"Major":9,"minor":0,"rate":1}]}}}}`, `linux.resources.blockIO.throttleReadBpsDevice[0]: the key "Major"`},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadBpsDevice":[{"major":8,"minor":0,"minor":1,"rate":1}]}}}}`, "there twice"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadBpsDevice":[{"major":8,"minor":0,"rate":1,"rate":2}]}}}}`, "there twice"},
+		{`{"linux":{"resources":{"blockIO":{"weightDevice":[{"major":8,"minor":0,"weight":100,"WEIGHT":2}]}}}}`, "not spelled"},
+		{`{"linux":{"resources":{"unified":{"io.max":"8:0 rbps=1","io.max":"8:0 rbps=max"}}}}`, "there twice"},
+		{`{"linux":{"devices":[{"type":"b","Type":"c"}]}}`, "linux.devices[0]: the key"},
+		{`{"linux":{"devices":[{"type":"b","MAJOR":8}]}}`, "not spelled"},
+		{`{"linux":{"Devices":[]}}`, "not spelled"},
+		{`{"root":{"Path":"x"}}`, "root: the key"},
+		{`{"root":{"path":"x","readOnly":true}}`, "not spelled"},
+		{`{"root":{"path":"x"},"Root":{}}`, "not spelled"},
+		{`{"Mounts":[]}`, "not spelled"},
+		{`{"mounts":[{"source":"/a","source":"/b"}]}`, "mounts[0]: the key"},
+		{`{"mounts":[{"Type":"bind"}]}`, "not spelled"},
+		{`{"mounts":[{"Destination":"/x"}]}`, "not spelled"},
+		{`{"mounts":[{"options":[],"Options":["bind"]}]}`, "not spelled"},
 		{`{"annotations":{"a":"1","a":"2"}}`, "there twice"},
 		{`{"Annotations":{}}`, "not spelled"},
 		{`{"Hooks":{}}`, "not spelled"},
@@ -322,6 +358,33 @@ func TestValuesOfTheWrongKindAreRefusedByName(t *testing.T) {
 		{`{"process":{"rlimits":[{"type":"RLIMIT_NOFILE","hard":18446744073709551615,"soft":3}]}}`, "soft limit 3 of RLIMIT_NOFILE is too small"},
 		{`{"process":{"oomScoreAdj":1001}}`, "outside the kernel's range"},
 		{`{"process":{"oomScoreAdj":"500"}}`, "process.oomScoreAdj is"},
+		{`{"linux":{"resources":{"blockIO":[]}}}`, "linux.resources.blockIO is a list where an object is expected"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadBpsDevice":{}}}}}`, "linux.resources.blockIO.throttleReadBpsDevice is an object where a list is expected"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteBpsDevice":[null]}}}}`, "linux.resources.blockIO.throttleWriteBpsDevice[0] is null where an object is expected"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"rate":1},{"major":"8"}]}}}}`, `linux.resources.blockIO.throttleReadIOPSDevice[1].major is "8" where a whole number`},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"major":-1}]}}}}`, "throttleReadIOPSDevice[0].major is -1, which is no device number"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"minor":4294967296}]}}}}`, "minor is 4294967296, which is no device number"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":-1}]}}}}`, "linux.resources.blockIO.throttleWriteIOPSDevice[0].rate is -1 where a whole number below 2^64"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":1e6}]}}}}`, "rate is 1e6 where"},
+		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":18446744073709551616}]}}}}`, "below 2^64"},
+		{`{"linux":{"resources":{"blockIO":{"weight":"500"}}}}`, `linux.resources.blockIO.weight is "500" where`},
+		{`{"linux":{"resources":{"blockIO":{"leafWeight":[]}}}}`, "linux.resources.blockIO.leafWeight is"},
+		{`{"linux":{"resources":{"blockIO":{"weightDevice":5}}}}`, "linux.resources.blockIO.weightDevice is a number where a list"},
+		{`{"linux":{"resources":{"blockIO":{"weightDevice":["8:0"]}}}}`, "linux.resources.blockIO.weightDevice[0] is a string where an object"},
+		{`{"linux":{"resources":{"blockIO":{"weightDevice":[{"weight":1.5}]}}}}`, "linux.resources.blockIO.weightDevice[0].weight is 1.5 where"},
+		{`{"linux":{"resources":{"blockIO":{"weightDevice":[{"major":1e0}]}}}}`, "linux.resources.blockIO.weightDevice[0].major is 1e0 where"},
+		{`{"linux":{"devices":{}}}`, "linux.devices is an object where a list is expected"},
+		{`{"linux":{"devices":[5]}}`, "linux.devices[0] is a number where an object is expected"},
+		{`{"linux":{"devices":[{"type":5}]}}`, "linux.devices[0].type is a number where a string is expected"},
+		{`{"linux":{"devices":[{"type":"b","path":[]}]}}`, "linux.devices[0].path is a list where a string is expected"},
+		{`{"linux":{"devices":[{"type":"b","minor":-1}]}}`, "linux.devices[0].minor is -1, which is no device number"},
+		{`{"root":[]}`, "root is a list where an object is expected"},
+		{`{"root":{"path":5}}`, "root.path is a number where a string is expected"},
+		{`{"mounts":{}}`, "mounts is an object where a list is expected"},
+		{`{"mounts":["x"]}`, "mounts[0] is a string where an object is expected"},
+		{`{"mounts":[{},{"source":5}]}`, "mounts[1].source is a number where a string is expected"},
+		{`{"mounts":[{"options":"ro"}]}`, `mounts[0].options is "ro" where a list of strings is expected`},
+		{`{"mounts":[{"options":[5]}]}`, "mounts[0].options is [5] where a list of strings is expected"},
 		{`{"annotations":{"a":1}}`, `the value of "a" is a number where a string is expected`},
 		{`{"annotations":{"` + strings.Repeat("x", 5000) + `":1}}`, "where a string is expected"},
 		{`{"hooks":{"createRuntime":5}}`, "hooks.createRuntime is a number where a list is expected"},
@@ -506,7 +569,7 @@ func TestWhoCallsIsKubernetes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := doc.Request()
+		req, err := doc.Request("/bundle")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -64,12 +64,16 @@ func FuzzRewriteFields(f *testing.F) {
 	})
 }
 
+// randomScript is hostile in one half or in both.
 func randomScript(r *rand.Rand) []byte {
-	choices := make([]byte, 64)
-	sparse := r.IntN(4)
-	for i := range choices {
-		if r.IntN(4) >= sparse {
-			choices[i] = byte(r.Uint32())
+	choices := make([]byte, 2*scriptOfIO)
+	hostile := r.IntN(3)
+	for n, half := range [][]byte{choices[:scriptOfIO], choices[scriptOfIO:]} {
+		sparse := r.IntN(4)
+		for i := range half {
+			if hostile != n && r.IntN(4) >= sparse {
+				half[i] = byte(r.Uint32())
+			}
 		}
 	}
 	return choices
@@ -80,7 +84,7 @@ func randomScript(r *rand.Rand) []byte {
 func TestRandomFilesAreRewrittenWithEveryPromiseKept(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	const rounds = 3_000
-	accepted, byRunc := 0, 0
+	accepted, byRunc, withRates := 0, 0, 0
 	for i := range rounds {
 		data := []byte(script{randomScript(r)}.document())
 		w := allWorlds()[i%len(allWorlds())]
@@ -93,16 +97,19 @@ func TestRandomFilesAreRewrittenWithEveryPromiseKept(t *testing.T) {
 			if _, err := libcontainer(s); err == nil {
 				byRunc++
 			}
+			if len(ratesOf(resourcesOf(s))) > 0 {
+				withRates++
+			}
 		}
 		w.verify(t, data, out)
 		if t.Failed() {
 			t.Fatalf("%s, from %s", w.name, data)
 		}
 	}
-	if accepted < rounds/10 || byRunc < rounds/20 {
-		t.Errorf("%d of %d files were accepted, %d also by runc: too few to mean much", accepted, rounds, byRunc)
+	if accepted < rounds/10 || byRunc < rounds/20 || withRates < rounds/20 {
+		t.Errorf("%d of %d files were accepted, %d also by runc, %d ask for rates of devices: too few to mean much", accepted, rounds, byRunc, withRates)
 	}
-	t.Logf("%d of %d files were accepted, %d also by runc", accepted, rounds, byRunc)
+	t.Logf("%d of %d files were accepted, %d also by runc, %d ask for rates of devices", accepted, rounds, byRunc, withRates)
 }
 
 // script turns bytes into a specification, one choice each.
@@ -123,6 +130,17 @@ func (s *script) pick(values ...string) string {
 	return values[n%len(values)]
 }
 
+// count returns a number up to a maximum, each as likely as the others; 0 when
+// the bytes have run out.
+func (s *script) count(most int) int {
+	if len(s.choices) == 0 {
+		return 0
+	}
+	n := int(s.choices[0]) % (most + 1)
+	s.choices = s.choices[1:]
+	return n
+}
+
 var (
 	hostileNumbers = []string{
 		"", "0", "-0", "-1", "-2", "1", "7", "8", "100", "999", "1000", "1001", "10501", "50000", "100000", "999999", "1000000", "4194304", "4194305",
@@ -137,6 +155,19 @@ var (
 	hostileCPU = []string{
 		"", `"max"`, `"max 100000"`, `"max 50000"`, `"50000"`, `"50000 100000"`, `"50000  100000"`, `"50000\t100000"`, `"50000 100000\n"`, `"50000 100000 1"`, `"050000 100000"`, `"50000 0100000"`, `"0 100000"`,
 		`"1 100000"`, `"999 1000"`, `"1000 1000"`, `"-1 100000"`, `"+50000 100000"`, `"50000 0"`, `"50000 999"`, `"50000 1000001"`, `"28004 7001"`, `"10501 7001"`, `"99999999999999999999 100000"`, `"9223372036854775807 100000"`, `"max max"`, `""`, "null", "5",
+	}
+	hostileRates = []string{
+		"", "1048576", "0", "-0", "1", "50", "65536", "70000000", "268435456", "268435457", "4294967294", "4294967295", "4294967296", "9223372036854775807", "9223372036854775808",
+		"18446744073709551615", "18446744073709551616", "-1", "1e6", "1.0", "null", `"1048576"`, "{}",
+	}
+	hostileWeights = []string{"", "500", "0", "-0", "9", "10", "1000", "1001", "65535", "65536", "-1", "1.0", "9223372036854775808", "null", `"500"`, "[]"}
+	hostileIOMax   = []string{
+		"", `"8:0 rbps=1048576"`, `"8:0 rbps=1048576 wbps=max riops=50 wiops=max"`, `"8:1 rbps=65536\n8:16 wiops=7\n"`, `"8:0 rbps=max"`, `"8:0"`, `"7:0 rbps=5"`, `"99:9 wbps=5"`, `" 8:0\trbps=1 \n"`,
+		`"8:0 rbps=1\nwiops=5"`, `"8:0 rbps=1\n\n"`, `"8:0 rbps=0"`, `"8:0 rbps=-1"`, `"8:0 rbps=0100"`, `"8:0 rbps=1M"`, `"8:0 rbps"`, `"8:0 rbps="`, `"8:0 bps=1"`, `"8:0 RBPS=1"`, `"8 rbps=1"`, `"8:0:0 rbps=1"`,
+		`"8:0 rbps=1 rbps=2"`, `"8:0\u00a0rbps=1"`, `"8:0 riops=4294967295"`, `"8:0 rbps=9223372036854775808"`, `"4294967296:0 rbps=1"`, `""`, `"max"`, "null", "5",
+	}
+	hostileIOTexts = []string{
+		"", `"100"`, `"default 50"`, `"default  50\n"`, `"0"`, `"1"`, `"1000"`, `"1001"`, `"10000"`, `"10001"`, `"8:0 100"`, `"default"`, `"default max"`, `"0100"`, `"-1"`, `"100\n200"`, `"99999999999999999999"`, `""`, "null", "5",
 	}
 )
 
@@ -173,7 +204,51 @@ func (s *script) object(list []string) string {
 	return s.pick("{", "{ ", "{\n\t") + strings.Join(list, s.pick(",", " , ")) + s.pick("}", "\n}")
 }
 
-func (s script) document() string {
+// scriptOfIO is how many bytes of a script come before those that choose what is
+// about I/O.
+const scriptOfIO = 64
+
+// halves returns the script of I/O and that of everything else.
+func (s script) halves() (io, rest *script) {
+	n := min(scriptOfIO, len(s.choices))
+	return &script{s.choices[n:]}, &script{s.choices[:n]}
+}
+
+// device appends the number of a block device.
+func (s *script) device(list *[]string) {
+	number := s.pick("8 0", "8 1", "8 16", "8 18", "254 0", "7 0", "99 9", "8 0", "8 ", " 16", "-1 0", "8 4294967296", "null 0", `8.0 0`, `"8" 0`)
+	major, minor, _ := strings.Cut(number, " ")
+	s.field(list, "major", []string{major})
+	s.field(list, "minor", []string{minor})
+}
+
+// blockIO returns linux.resources.blockIO.
+func (s *script) blockIO() string {
+	var fields []string
+	for _, name := range []string{"throttleReadBpsDevice", "throttleWriteBpsDevice", "throttleReadIOPSDevice", "throttleWriteIOPSDevice", "weightDevice"} {
+		var list []string
+		for range s.count(3) {
+			var element []string
+			s.device(&element)
+			if name == "weightDevice" {
+				s.field(&element, "weight", hostileWeights)
+				s.field(&element, "leafWeight", hostileWeights)
+			} else {
+				s.field(&element, "rate", hostileRates[1:])
+			}
+			list = append(list, s.object(element))
+		}
+		s.field(&fields, name, []string{"[" + strings.Join(list, " , ") + "]", "[]", "null", "{}", "5"})
+	}
+	s.field(&fields, "weight", hostileWeights)
+	s.field(&fields, "leafWeight", hostileWeights)
+	s.field(&fields, "x-more", []string{"", "[1.50]", `{"weight":1}`})
+	return s.object(fields)
+}
+
+func (s script) document() string { return document(s.halves()) }
+
+func document(io, s *script) string {
 	var memory, pids, cpu, unified, resources, linux, rlimits, process, annotations, root []string
 	s.field(&memory, "limit", hostileNumbers)
 	s.field(&memory, "swap", hostileNumbers)
@@ -188,6 +263,12 @@ func (s script) document() string {
 	}
 	s.field(&unified, "cpu.max", hostileCPU)
 	s.field(&unified, s.pick("io.weight", "memory.low", "a/b", "Memory.max"), []string{"", `"5"`, `"max"`})
+	io.field(&unified, "io.max", hostileIOMax)
+	for _, name := range []string{"io.weight", "io.bfq.weight", "io.latency"} {
+		if !slices.ContainsFunc(unified, func(f string) bool { return strings.HasPrefix(f, `"`+name+`"`) }) {
+			io.field(&unified, name, hostileIOTexts)
+		}
+	}
 	for _, name := range []string{"RLIMIT_NOFILE", "RLIMIT_FSIZE", "RLIMIT_CORE", s.pick("RLIMIT_NPROC", "RLIMIT_NOFILE", "rlimit_core")} {
 		var rlimit []string
 		s.field(&rlimit, "hard", hostileNumbers)
@@ -213,8 +294,16 @@ func (s script) document() string {
 	sub(&resources, "cpu", cpu)
 	sub(&resources, "unified", unified)
 	s.field(&resources, "devices", []string{"", `[{"allow":false,"access":"rwm"}]`})
+	io.field(&resources, "blockIO", []string{io.blockIO(), "", "null", "{}"})
 	sub(&linux, "resources", resources)
 	s.field(&linux, "cgroupsPath", []string{"", `"/docker/x"`, `"a:b:c"`})
+	io.field(&linux, "devices", []string{
+		"", "null", "[]", `[ {"type":"b","path":"/dev/x","major":8,"minor":16} ]`, `[{"type":"c","path":"/dev/y","major":-1}]`, `[{"type":"b","Major":8}]`, `[{"type":"b","major":-1}]`, `[{"type":5}]`, "[5]", "{}",
+	})
+	io.field(&root, "mounts", []string{
+		"", "null", "[]", `[ {"destination":"/data", "type":"bind","source":"data","options":["rbind","ro"]},{"destination":"/proc","type":"proc","source":"proc"} ]`,
+		`[{"type":"overlay","options":["lowerdir=/a","upperdir=/b"]}]`, `[{"Source":"/x"}]`, `[{"source":5}]`, `[{"options":[5]}]`, `[{"options":{}}]`, "[5]", "{}",
+	})
 	s.field(&process, "oomScoreAdj", []string{"", "0", "-1000", "-1001", "985", "1000", "1001", "5e2", "null", `"5"`})
 	if len(rlimits) > 0 {
 		s.field(&process, "rlimits", []string{"[" + strings.Join(rlimits, ",") + "]", "null"})
@@ -224,7 +313,7 @@ func (s script) document() string {
 	sub(&root, "process", process)
 	sub(&root, "annotations", annotations)
 	s.field(&root, "hooks", []string{"", "null", `{"createRuntime":null}`, `{"createRuntime":[{"path":"/x"}, {"args":["a","` + spec.HookFlag + `"],"path":"/y"}],"prestart":[]}`, `{"createRuntime":{}}`})
-	s.field(&root, "root", []string{`{"path":"rootfs"}`})
+	s.field(&root, "root", []string{`{"path":"rootfs"}`, `{ "path" : "rootfs", "readonly":true}`, "null", `{"Path":"x"}`, `{"path":5}`})
 	return s.object(root)
 }
 

@@ -57,6 +57,16 @@ func report(r *rewritten) []byte {
 		fmt.Fprintf(&b, "%-16s asked %-14s gets %-14s from the %-10s by %-8s %-16s %s\n",
 			e.Key, requested, info.String(e.Value), e.Source, e.Enforcer, e.Mechanism, e.Detail)
 	}
+	for _, disk := range r.plan.IO.Disks {
+		for _, l := range disk.Limits {
+			info, _ := l.Key.Info()
+			requested := "-"
+			if l.Requested != nil {
+				requested = info.String(*l.Requested)
+			}
+			fmt.Fprintf(&b, "%-16s asked %-14s gets %-14s from the %-10s on %s\n", l.Key, requested, info.String(l.Value), l.Source, disk.Name)
+		}
+	}
 	fmt.Fprintf(&b, "cpu.max %d %d, scope %s, group kill %v, oom_score_adj %d\n",
 		r.plan.CPUQuota, r.plan.CPUPeriod, r.plan.OOMScope, r.plan.GroupKill, r.plan.OOMScoreAdj)
 	for _, w := range r.warnings {
@@ -117,7 +127,14 @@ func worlds() map[string]world {
 		"v2, supervised":               supervised,
 		"v1":                           v1World(),
 		"v1, no memsw":                 v1World().without(limits.KeySwap),
+		"v1, weights":                  v1WeightWorld(),
 		"no memory":                    noMemoryWorld(),
+		"no cgroup":                    noCgroupWorld(),
+		"v2, no io":                    noIOWorld(),
+		"v2, some io":                  v2World().without(limits.KeyIOWriteBPS, limits.KeyIOReadIOPS),
+		"v2, weights":                  weightWorld(),
+		"v2, no disk":                  disklessWorld(),
+		"v2, network":                  networkWorld(),
 		"off":                          off,
 	}
 }

@@ -95,10 +95,11 @@ func (w world) verifyOracle(t *testing.T, before, after *specs.Spec, plan *limit
 		t.Errorf("runc is going to set oom_score_adj to %v, the plan says %d", is.OomScoreAdj, plan.OOMScoreAdj)
 	}
 	if w.host.CgroupVersion == 2 {
-		if want := unifiedOf(in.Unified, plan); !maps.Equal(out.Unified, want) {
+		if want := w.unifiedIO(unifiedOf(in.Unified, plan)); !maps.Equal(out.Unified, want) {
 			t.Errorf("runc is going to write %v, the plan says %v", out.Unified, want)
 		}
 	}
+	verifyIOOracle(t, out, plan)
 }
 
 func number(p *int64) int64 {

@@ -20,15 +20,23 @@ const (
 )
 
 // Request returns what the document asks for. Annotations under agentbox.dev/
-// are not read here.
-func (d *Document) Request() (limits.Request, error) {
+// are not read here. The bundle is the folder that relative paths of the
+// document start from.
+func (d *Document) Request(bundle string) (limits.Request, error) {
 	req := limits.Request{Spec: limits.Set{}, Prior: d.prior()}
 	for _, read := range []func(*limits.Request) error{
-		d.readMemory, d.readPids, d.readCPU, d.readUnified, d.readRlimits, d.readOOMScoreAdj,
+		d.readMemory, d.readPids, d.readCPU, d.readUnified, d.readIO, d.readRlimits, d.readOOMScoreAdj,
 	} {
 		if err := read(&req); err != nil {
 			return limits.Request{}, err
 		}
+	}
+	var err error
+	if req.Places, err = d.places(bundle); err != nil {
+		return limits.Request{}, err
+	}
+	if req.RawDisks, err = d.rawDisks(); err != nil {
+		return limits.Request{}, err
 	}
 	req.Kubernetes = d.kubernetes()
 	return req, nil

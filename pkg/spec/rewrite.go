@@ -57,7 +57,12 @@ func (d *Document) Apply(plan *limits.Plan, opts Options) (warnings []string, er
 	if err := d.applyHook(opts.Hook); err != nil {
 		return nil, err
 	}
-	return d.applyAnnotations(plan, opts.AllowAnnotations)
+	dropped, err := d.applyIO(plan)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err = d.applyAnnotations(plan, opts.AllowAnnotations)
+	return append(dropped, warnings...), err
 }
 
 func (d *Document) applyMemory(plan *limits.Plan) error {
@@ -312,8 +317,13 @@ func (d *Document) applyAnnotations(plan *limits.Plan, allow []string) (warnings
 	})
 	record := make(map[limits.Key]limits.Prior, len(plan.Entries))
 	for _, e := range plan.Entries {
-		if e.Applies() {
+		if e.Applies() && e.Dimension != limits.IO {
 			record[e.Key] = limits.Prior{Requested: e.Requested, Value: e.Value, Source: e.Source}
+		}
+	}
+	for _, disk := range plan.IO.Disks {
+		for _, l := range disk.Limits {
+			record[l.Key.On(disk.Device)] = limits.Prior{Requested: l.Requested, Value: l.Value, Source: l.Source}
 		}
 	}
 	text, err := json.Marshal(record) // keys are sorted

@@ -275,6 +275,7 @@ func (w world) verify(t *testing.T, in []byte, out *rewritten) {
 		t.Fatalf("the low-level runtime reads the input and not the output: %v\n%s", err, out.data)
 	}
 	w.verifyResources(t, before, after, out.plan)
+	w.verifyIO(t, before, after, out)
 	verifyRlimits(t, before, after, out.plan)
 	verifyOOMScore(t, before, after, out.plan)
 	w.verifyOracle(t, before, after, out.plan)
@@ -296,6 +297,14 @@ func (w world) verifyIdempotent(t *testing.T, first *rewritten) {
 		}
 		if e.Applies() && !reflect.DeepEqual(e, want) {
 			t.Errorf("the second report differs:\n%+v\n%+v", want, e)
+		}
+	}
+	if len(second.plan.IO.Disks) != len(first.plan.IO.Disks) {
+		t.Fatalf("the second plan is for the disks %+v, the first for %+v", second.plan.IO.Disks, first.plan.IO.Disks)
+	}
+	for i, disk := range second.plan.IO.Disks {
+		if want := first.plan.IO.Disks[i]; disk.Device != want.Device || !reflect.DeepEqual(disk.Limits, want.Limits) {
+			t.Errorf("the second report of %s differs:\n%+v\n%+v", disk.Name, want, disk)
 		}
 	}
 }
@@ -379,7 +388,7 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 		return r.Unified
 	}
 	if version != 2 {
-		if !maps.Equal(unifiedMap(inResources), unifiedMap(outResources)) {
+		if want := w.unifiedIO(unifiedMap(inResources)); !maps.Equal(want, unifiedMap(outResources)) {
 			t.Errorf("unified was %v and is %v, and cgroup v1 has no such thing", unifiedMap(inResources), unifiedMap(outResources))
 		}
 		return
@@ -441,10 +450,13 @@ var (
 		"linux.resources.pids.limit", "linux.resources.cpu.quota", "linux.resources.cpu.period", "linux.resources.cpu.burst",
 		"linux.resources.unified.memory.max", "linux.resources.unified.memory.high", "linux.resources.unified.memory.swap.max",
 		"linux.resources.unified.memory.oom.group", "linux.resources.unified.pids.max", "linux.resources.unified.cpu.max", "linux.resources.unified.cpu.max.burst",
+		"linux.resources.blockIO.throttleReadBpsDevice", "linux.resources.blockIO.throttleWriteBpsDevice",
+		"linux.resources.blockIO.throttleReadIOPSDevice", "linux.resources.blockIO.throttleWriteIOPSDevice",
+		"linux.resources.blockIO.weight", "linux.resources.blockIO.leafWeight", "linux.resources.blockIO.weightDevice",
 		"process.oomScoreAdj", "annotations." + spec.ReservedAnnotation,
 	}
 	sections = []string{
-		"linux", "linux.resources", "linux.resources.memory", "linux.resources.pids", "linux.resources.cpu", "linux.resources.unified",
+		"linux", "linux.resources", "linux.resources.memory", "linux.resources.pids", "linux.resources.cpu", "linux.resources.unified", "linux.resources.blockIO",
 		"process", "annotations", "hooks", "hooks.createRuntime", "process.rlimits",
 	}
 )
@@ -487,7 +499,7 @@ func leaves(t *testing.T, data []byte) []string {
 		if err != nil {
 			return err
 		}
-		keep = keep && !slices.Contains(owned, path) && !hostAnnotation(path)
+		keep = keep && !slices.Contains(owned, path) && !hostAnnotation(path) && !strings.HasPrefix(path, "linux.resources.unified.io.")
 		delim, isDelim := token.(json.Delim)
 		if !isDelim {
 			if keep && (token != nil || !slices.Contains(sections, path)) {

@@ -23,6 +23,16 @@ var archives embed.FS
 //	v1        cgroup v1, cpu and cpuacct together; process 42 is in a container
 //	hybrid    v1 controllers, and cgroup v2 without any beside them
 //	none      no cgroups
+//
+// These are of one kernel, Linux 7.2 without the memory controller of cgroup v1,
+// booted in several ways:
+//
+//	v2-7.2           cgroup v2
+//	v2-7.2-nomemory  the same with cgroup_disable=memory
+//	v2-7.2-noio      the same with cgroup_disable=io
+//	v1-7.2           cgroup v1
+//	hybrid-7.2       v1, and cgroup v2 beside it, which has the memory controller
+//	none-7.2         nothing is mounted
 func Tree(t testing.TB, name string) string {
 	t.Helper()
 	data, err := archives.ReadFile(name + ".txtar")

@@ -1,0 +1,202 @@
+package host
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/agentbox/agentbox/pkg/blockdev"
+	"github.com/agentbox/agentbox/pkg/limits"
+)
+
+// diskFinder is blockdev.Finder.
+type diskFinder interface {
+	Behind(path string) blockdev.Backing
+	Whole(d limits.Device) (blockdev.Disk, string)
+	Node(path string) (blockdev.Disk, string)
+	Scheduler(d limits.Device) string
+}
+
+// io finds the disks behind the container's files, and those that its request
+// names. Where nothing can limit them anyway, they are not looked for, and it
+// must not look as if there were none: a container without disks is fine in
+// strict mode.
+func (p *prober) io() {
+	io, req := &p.host.IO, p.in.Request
+	if req == nil || p.host.Mechanisms[limits.KeyIOReadBPS].Enforcer != limits.EnforcerKernel {
+		io.Unknown = true
+		return
+	}
+	found := diskSet{}
+	if len(p.in.IODevices) > 0 {
+		for _, path := range p.in.IODevices {
+			disk, reason := p.disks.Node(path)
+			if reason != "" {
+				io.Diskless = append(io.Diskless, limits.Diskless{Place: path + " (io_device)", Reason: reason})
+				continue
+			}
+			found.add(disk, path, "", "")
+		}
+	} else {
+		p.findDisks(&found)
+	}
+	io.Disks = found.list
+	if len(req.Devices) == 0 {
+		return
+	}
+	io.Asked = make(map[limits.Device]limits.AskedDisk, len(req.Devices))
+	for device := range req.Devices {
+		disk, reason := p.disks.Whole(device)
+		io.Asked[device] = limits.AskedDisk{
+			Disk:   limits.BlockDevice{Device: disk.Device, Name: disk.Name, Places: []string{"device " + device.String() + " of the spec"}},
+			Reason: reason,
+		}
+	}
+}
+
+func (p *prober) findDisks(found *diskSet) {
+	req, io := p.in.Request, &p.host.IO
+	for _, place := range req.Places {
+		b := p.disks.Behind(place.Source)
+		if b.InMemory {
+			continue
+		}
+		for _, disk := range b.Disks {
+			found.add(disk, place.Path, b.Filesystem, p.counted(b))
+		}
+		// What a container only reads is somebody else's, and often on a network.
+		if len(b.Disks) == 0 && place.Writable {
+			io.Diskless = append(io.Diskless, limits.Diskless{Place: place.Path, Reason: b.Reason})
+		}
+	}
+	for _, raw := range req.RawDisks {
+		if disk, reason := p.disks.Whole(raw.Device); reason != "" {
+			io.Diskless = append(io.Diskless, limits.Diskless{Place: raw.Path, Reason: reason})
+		} else {
+			found.add(disk, raw.Path, "", "")
+		}
+	}
+}
+
+// diskSet collects disks, each with all that was found on it.
+type diskSet struct{ list []limits.BlockDevice }
+
+func (s *diskSet) add(disk blockdev.Disk, place, filesystem, counted string) {
+	i := slices.IndexFunc(s.list, func(b limits.BlockDevice) bool { return b.Device == disk.Device })
+	if i < 0 {
+		i = len(s.list)
+		s.list = append(s.list, limits.BlockDevice{Device: disk.Device, Name: disk.Name})
+	}
+	b := &s.list[i]
+	if !slices.Contains(b.Places, place) {
+		b.Places = append(b.Places, place)
+	}
+	join(&b.Filesystem, filesystem, ", ")
+	join(&b.Counted, counted, "; ")
+}
+
+// join appends a text that is not there yet.
+func join(list *string, text, separator string) {
+	switch {
+	case text == "" || slices.Contains(strings.Split(*list, separator), text):
+	case *list == "":
+		*list = text
+	default:
+		*list += separator + text
+	}
+}
+
+// counted says which I/O the kernel counts for the cgroup of a process.
+//
+// Whoever hands a request to the disk pays for it: reads, direct writes, and what
+// fsync flushes are the process's own. What stays in the page cache is written
+// back later by a kernel thread. Only file systems with cgroup writeback know
+// then whose it was, and only when the memory and io controllers are on the same
+// v2 hierarchy (cgroup-v2.rst, Writeback; cgroup-v1/blkio-controller.rst).
+// ext4 with data=journal has neither direct writes nor cgroup writeback.
+func (p *prober) counted(b blockdev.Backing) string {
+	const (
+		all     = "reads and all writes (buffered, fsync, direct)"
+		flushed = "reads, direct writes and what fsync flushes; what the kernel writes back later is counted for nobody"
+	)
+	journal := b.Filesystem == "ext4" && slices.Contains(strings.Split(b.Options, ","), "data=journal")
+	switch {
+	case b.Filesystem == "":
+		return ""
+	case journal:
+		return "reads and what fsync flushes, on ext4 with data=journal; what the kernel writes back later is counted for nobody"
+	case p.host.CgroupVersion == 1:
+		return flushed + " on cgroup v1"
+	case p.host.Mechanisms[limits.KeyMemory].Enforcer != limits.EnforcerKernel:
+		// Where an ancestor has the controller, writeback is counted for that one.
+		return "reads and direct writes; other writes are not counted for the container without the memory controller"
+	}
+	switch b.Filesystem {
+	case "btrfs", "ext2", "ext3", "ext4", "f2fs":
+		return all
+	case "xfs":
+		if p.release().atLeast(5, 3) {
+			return all
+		}
+		return flushed + " on xfs before Linux 5.3"
+	}
+	return flushed + " on " + b.Filesystem
+}
+
+// weightsV2 looks for the files of an I/O weight, which come with the schedulers
+// bfq and iocost, only if the request has a weight (cgroup-v2.rst, IO Interface
+// Files; Documentation/block/bfq-iosched.rst).
+func (p *prober) weightsV2(witness string) {
+	req := p.in.Request
+	if req == nil || !req.IOWeight && len(req.IOWeightDevices) == 0 && len(req.IOFiles) == 0 {
+		return
+	}
+	const bfq = "io.bfq.weight"
+	has := func(file string) bool { return p.look(witness, file) == yes }
+	for _, file := range req.IOFiles {
+		if has(file) {
+			p.host.IO.Files = append(p.host.IO.Files, file)
+		}
+	}
+	p.host.IO.Weight = mechanism("io.weight", "no cgroup here has io.weight or "+bfq)
+	if has(bfq) || has("io.weight") {
+		p.host.IO.Weight = mechanism("io.weight", "")
+	}
+	if has(bfq) {
+		p.weightDisks()
+	}
+}
+
+// weightsV1 is weightsV2 for cgroup v1. The weight of bfq is in every cgroup but
+// the root; its counters are in the root too. The low-level runtime prefers the
+// files of cfq, the scheduler before Linux 5.0, whose weights for single devices
+// bfq does not take.
+func (p *prober) weightsV1(folder string) {
+	req := p.in.Request
+	if req == nil || !req.IOWeight && len(req.IOWeightDevices) == 0 {
+		return
+	}
+	const file, bfq = "blkio.weight", "blkio.bfq.weight"
+	hasCFQ := p.has(folder + "/" + file)
+	hasBFQ := p.has(folder+"/"+bfq) || p.has(folder+"/blkio.bfq.io_service_bytes")
+	if !hasCFQ && !hasBFQ {
+		p.host.IO.Weight = mechanism(file, folder+" has neither "+file+" nor "+bfq)
+		return
+	}
+	p.host.IO.Weight = mechanism(file, "")
+	if hasBFQ && !hasCFQ {
+		p.weightDisks()
+	}
+}
+
+// weightDisks keeps those of the request's devices that bfq schedules: the kernel
+// refuses a weight for any other, and before Linux 5.4 for all.
+func (p *prober) weightDisks() {
+	if !p.release().atLeast(5, 4) {
+		return
+	}
+	for _, device := range p.in.Request.IOWeightDevices {
+		if disk, reason := p.disks.Whole(device); reason == "" && disk.Device == device && p.disks.Scheduler(device) == "bfq" {
+			p.host.IO.WeightDisks = append(p.host.IO.WeightDisks, device)
+		}
+	}
+}
