@@ -58,6 +58,7 @@ var dockerRuntimes = map[string]string{
 	"agentbox-process":   "[oom]\nscope = \"process\"\n",
 	"agentbox-strict":    "mode = \"strict\"\n",
 	"agentbox-demanding": "mode = \"strict\"\nstrict_require = [\"memory\", \"disk\"]\n", // more than any host has
+	"agentbox-io":        slowIO + "\n",
 	"agentbox-bad":       "memroy = 1\n",
 	"agentbox-missing":   "runtime = \"/nonexistent/runc\"\n",
 }
@@ -72,7 +73,8 @@ type Docker struct {
 
 // engine is what all tests share.
 type engine struct {
-	dir                string // every file of both daemons
+	dir                string // every file of both daemons but for what has to be on a disk
+	disk               string // containers and images
 	client             string // a docker program that this dockerd understands
 	containerd, docker *daemon
 	shown              [2]int64 // how much of their logs was shown already
@@ -132,6 +134,9 @@ func startEngine() (e *engine, err error) {
 		return nil, err
 	}
 	e = &engine{dir: dir}
+	if e.disk, err = os.MkdirTemp(onDisk(), token); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, e.logs([2]int64{}))
@@ -148,7 +153,7 @@ func startEngine() (e *engine, err error) {
 	}
 	e.docker, err = e.start("dockerd",
 		"--config-file", e.file("daemon.json"), "--containerd", socket, "--host", "unix://"+e.socket(),
-		"--data-root", e.file("data"), "--exec-root", e.file("exec"), "--pidfile", e.file("docker.pid"),
+		"--data-root", filepath.Join(e.disk, "docker"), "--exec-root", e.file("exec"), "--pidfile", e.file("docker.pid"),
 		"--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+token+"/"+dockerCgroup,
 		"--bridge=none", "--iptables=false", "--ip6tables=false")
 	if err != nil {
@@ -171,7 +176,7 @@ state = %q
 disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 [grpc]
 address = %q
-`, e.file("containerd"), e.file("containerd-state"), e.file("containerd.sock"))
+`, filepath.Join(e.disk, "containerd"), e.file("containerd-state"), e.file("containerd.sock"))
 	if err := os.WriteFile(e.file("containerd.toml"), []byte(containerd), 0o600); err != nil {
 		return err
 	}
@@ -346,7 +351,7 @@ func (e *engine) stop() error {
 	}
 	e.unmount()
 	e.removeCgroups()
-	return errors.Join(append(problems, os.RemoveAll(e.dir))...)
+	return errors.Join(append(problems, os.RemoveAll(e.dir), os.RemoveAll(e.disk))...)
 }
 
 // stop ends a daemon as a service manager does.
@@ -371,7 +376,7 @@ func (e *engine) unmount() {
 	data, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, line := range slices.Backward(strings.Split(string(data), "\n")) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && strings.HasPrefix(fields[4], e.dir+"/") {
+		if len(fields) > 4 && (strings.HasPrefix(fields[4], e.dir+"/") || strings.HasPrefix(fields[4], e.disk+"/")) {
 			_ = unix.Unmount(fields[4], unix.MNT_DETACH)
 		}
 	}

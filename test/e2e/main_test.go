@@ -234,6 +234,10 @@ func leftFiles() []string {
 			return nil
 		})
 	}
+	onDisks, _ := filepath.Glob(filepath.Join(onDisk(), token+"*"))
+	for _, name := range onDisks {
+		left = append(left, "file "+name)
+	}
 	entries, err := os.ReadDir(scratch)
 	if err != nil {
 		return append(left, err.Error())

@@ -14,7 +14,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
-const mib = int64(1) << 20
+const mib = 1 << 20
 
 // A sandbox at its memory limit dies as one where the kernel can do that. On
 // cgroup v1 it cannot: the report says so before and tells the truth afterwards.

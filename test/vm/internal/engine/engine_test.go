@@ -34,7 +34,7 @@ func TestQEMUCommand(t *testing.T) {
 		engine *qemu
 		want   []string
 	}{
-		{"emulated", &qemu{}, []string{"-accel tcg,thread=multi", "-smp 2", "-m 1024M", "snapshot=on", "file=/s/a,,b.tar,readonly=on", "abvm_payload=vdb", "abvm_data=vdc", "abvm_spare=vdd", "abvm_token=T"}},
+		{"emulated", &qemu{}, []string{"-accel tcg,thread=multi", "-smp 2", "-m 1024M", "snapshot=on", "file=/s/a,,b.tar,readonly=on", "abvm_payload=vdb", "abvm_data=vdc", "abvm_spare=nvme0n1", "-device nvme,serial=spare,drive=nvme", "abvm_token=T"}},
 		{"with KVM", &qemu{kvm: true}, []string{"-accel kvm", "-cpu host"}},
 	}
 	for _, tt := range tests {

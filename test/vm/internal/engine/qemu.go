@@ -16,6 +16,11 @@ import (
 
 const qemuProgram = "qemu-system-x86_64"
 
+// nvmeRole is the disk that is attached as NVMe, whose partitions have names and
+// numbers of their own kind. It is the last one, so that the letters of the
+// others have no gap.
+const nvmeRole = "spare"
+
 // kvmProbeTime is enough for a machine with KVM to boot to its first program.
 const kvmProbeTime = 10 * time.Second
 
@@ -57,13 +62,22 @@ func (q *qemu) Command(machine Machine) (Command, error) {
 	// lock would keep user-mode Linux out and the other way round.
 	arguments = append(arguments, "-drive", "if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file="+escapeComma(machine.Image.Base()))
 	for _, disk := range machine.Disks {
-		drive := "if=virtio,format=raw,cache=unsafe,discard=unmap,file=" + escapeComma(disk.Path)
+		drive := ",format=raw,cache=unsafe,discard=unmap,file=" + escapeComma(disk.Path)
 		if disk.ReadOnly {
 			drive += ",readonly=on"
 		}
-		arguments = append(arguments, "-drive", drive)
+		if disk.Role == nvmeRole {
+			arguments = append(arguments, "-drive", "if=none,id=nvme"+drive, "-device", "nvme,serial=spare,drive=nvme")
+			continue
+		}
+		arguments = append(arguments, "-drive", "if=virtio"+drive)
 	}
-	device := func(i int) string { return "vd" + string(rune('b'+i)) }
+	device := func(i int) string {
+		if machine.Disks[i].Role == nvmeRole {
+			return "nvme0n1"
+		}
+		return "vd" + string(rune('b'+i))
+	}
 	arguments = append(arguments, "-append", q.kernelLine(kernelParameters(machine, device, "ttyS0")))
 	return Command{
 		Program:   qemuProgram,
