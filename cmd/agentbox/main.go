@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +18,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit code: 0, or 1 when anything went wrong.
+// run returns the exit code: 0, or what exitCode says of an error.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -27,14 +28,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 		for text := range strings.Lines(err.Error()) { // one for each sandbox
 			say(stderr, text)
 		}
-		return 1
+		return exitCode(err)
 	}
 	return 0
 }
 
+// usageError is about the command line itself, not about a container.
+type usageError struct{ error }
+
+// exitCode returns the exit code of a command that failed: 2 where the command
+// line is wrong, else 1.
+func exitCode(err error) int {
+	if errors.As(err, new(usageError)) {
+		return 2
+	}
+	return 1
+}
+
 // say writes one sentence for a person to standard error.
 func say(w io.Writer, text string) {
-	fmt.Fprintln(w, "agentbox: "+strings.Join(strings.Fields(text), " "))
+	fmt.Fprintln(w, "agentbox: "+clean(strings.Join(strings.Fields(text), " ")))
 }
 
 // options are the flags of every command.
@@ -62,6 +75,6 @@ agentbox-runtime, what they used, and why they ended.`,
 	flags.StringVar(&opts.config, "config", "", "configuration `file` (default "+config.DefaultPath+")")
 	flags.StringVar(&opts.state, "state", "", "`folder` of the live sandboxes (default "+state.DefaultDir()+")")
 	_ = root.MarkPersistentFlagDirname("state") // the flag exists
-	root.AddCommand(newInspect(&opts), newVersion())
+	root.AddCommand(newInspect(&opts), newDoctor(&opts), newPlan(&opts), newVersion())
 	return root
 }
