@@ -31,6 +31,7 @@ var order = []string{
 	"pkg/config",
 	"pkg/decide",
 	"pkg/result",
+	"pkg/doctor",
 	"pkg/readback",
 	"pkg/state",
 	"pkg/harvest",
