@@ -18,7 +18,7 @@ SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
 HOST_PROMISE ?= runc,docker,io
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities
 TIMEOUT      := 30m
 
 .PHONY: help
@@ -41,6 +41,7 @@ test: ## Runs every test, the virtual machines included (at most 40 minutes on 2
 	@$(SUITE) "images"        $(MAKE) --no-print-directory vm-image
 	@$(SUITE) "host"          $(MAKE) --no-print-directory host-test
 	@$(SUITE) "user-mode Linux" $(MAKE) --no-print-directory vm-test ENGINE=uml
+	@$(SUITE) "doctor"        $(MAKE) --no-print-directory vm-doctor
 	@$(SUITE) "QEMU"          $(MAKE) --no-print-directory vm-test ENGINE=qemu
 	@$(SUITE) --summary
 
@@ -74,6 +75,22 @@ vm-test: e2e ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS
 VM_ARGS_uml  := -promise=$(VM_PROMISE)
 VM_ARGS_qemu := -promise=$(VM_PROMISE),cpus2 -slow 10 -test.run \
   'TestSandboxOutOfMemoryDiesAsOne|TestMemoryHogCannotEscapeIntoSwap|TestSpinnersGet|TestDockerMemoryBomb|TestDockerCPULimitHolds|TestDockerResultOutlives|TestIORequestForAnyDevice|TestIODeviceOfThePolicy|TestIOOperationsHold'
+
+# The same kernel made less of in several ways, and what doctor has to say of it.
+VM_DOCTOR := \
+  '-cgroup v2|memory=yes,swap=yes,pids=yes,cpu=yes,io=yes' \
+  '-kernel-arg cgroup_disable=io|memory=yes,swap=yes,pids=yes,cpu=yes,io=no' \
+  '-kernel-arg cgroup_disable=memory|memory=no,swap=no,pids=yes,cpu=yes,io=yes' \
+  '-cgroup v1|memory=no,swap=no,pids=yes,cpu=yes,io=yes' \
+  '-cgroup hybrid|memory=no,swap=no,pids=yes,cpu=yes,io=yes' \
+  '-cgroup none|memory=no,swap=no,pids=no,cpu=no,io=no'
+.PHONY: vm-doctor
+vm-doctor: e2e ## doctor on kernels and cgroup arrangements of every kind (user-mode Linux)
+	@for boot in $(VM_DOCTOR); do \
+	  flags=$${boot%%|*}; expect=$${boot##*|}; echo "== $$flags: $$expect"; \
+	  $(GO) run ./test/vm run -engine uml -no-docker $$flags -payload bin -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
+	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -test.run TestDoctor -expect $$expect || exit 1; \
+	done
 
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache

@@ -147,3 +147,29 @@ func TestContainerdSnapshotIORateHolds(t *testing.T) {
 		t.Errorf("%s is behind %q", disk, places)
 	}
 }
+
+// A privileged container is given every block device of the machine, drives
+// without a medium and loop devices without a file among them. Each of them gets
+// the limit, and none keeps the container from starting.
+func TestDockerPrivilegedContainerIsLimitedOnEveryDisk(t *testing.T) {
+	d := newDocker(t, ioLimit, allCaps)
+	c := d.detached("agentbox-io", "--privileged", "sleep 1000")
+	r, out := c.inspect(c.ID)
+	if r == nil || r.Status != "RUNNING" {
+		t.Fatalf("it does not run: %v", out)
+	}
+	sameRates(t, c.Cgroup, r)
+	names, err := filepath.Glob("/sys/block/*/dev")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d disks: %v", len(names), err)
+	}
+	for _, name := range names {
+		disk := strings.TrimSpace(readFile(t, name))
+		if !exists("/dev/" + filepath.Base(filepath.Dir(name))) {
+			continue // Docker hands on what has a node
+		}
+		if got, want := c.Cgroup.rates(disk), "rbps=20971520 wbps=20971520 riops=max wiops=max"; got != want {
+			t.Errorf("the kernel limits %s (%s) to %q, want %q", name, disk, got, want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,29 @@ const spare feature = "spare"
 // ioLimit is an I/O limit in the cgroups of this run, and a folder on a disk.
 const ioLimit feature = "io"
 
+// allCaps is every capability that the kernel has, which a privileged container
+// is given.
+const allCaps feature = "capabilities"
+
 func init() {
+	features[allCaps] = sync.OnceValue(func() error {
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			return err
+		}
+		last, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
+		if err != nil {
+			return err
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(last)))
+		if err != nil {
+			return err
+		}
+		if want := fmt.Sprintf("CapBnd:\t%016x\n", uint64(1)<<(n+1)-1); !strings.Contains(string(status), want) {
+			return errors.New("this process does not have them all")
+		}
+		return nil
+	})
 	features[spare] = sync.OnceValue(func() error {
 		if spareDisk() == "" {
 			return errors.New("AGENTBOX_SPARE_DISK names none")
