@@ -117,6 +117,51 @@ func TestDoctorGoldenJSON(t *testing.T) {
 	}
 }
 
+// TestDoctorJSONIsDocumented: every field has its place in the page.
+func TestDoctorJSONIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	var walk func(value any)
+	walk = func(value any) {
+		switch v := value.(type) {
+		case []any:
+			for _, item := range v {
+				walk(item)
+			}
+		case map[string]any:
+			for name, item := range v {
+				seen[name] = true
+				walk(item)
+			}
+		}
+	}
+	for _, r := range reports() {
+		data, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var whole map[string]any
+		if err := json.Unmarshal(data, &whole); err != nil {
+			t.Fatal(err)
+		}
+		walk(whole)
+	}
+	for _, name := range dimensionNames() {
+		delete(seen, name)
+	}
+	if len(seen) < 30 {
+		t.Errorf("only %d fields", len(seen))
+	}
+	for name := range seen {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/doctor.md does not describe the field %s", name)
+		}
+	}
+}
+
 func TestNotReady(t *testing.T) {
 	for name, want := range map[string]struct {
 		text string

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -40,6 +41,10 @@ func TestFindings(t *testing.T) {
 	}
 	release := func(text string, features map[string]Presence) func(f *Facts) {
 		return func(f *Facts) { f.Kernel.Release, f.Kernel.Features = text, features }
+	}
+	documented, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		name   string
@@ -192,6 +197,9 @@ func TestFindings(t *testing.T) {
 					text += " => " + fixWords(x.Fix)
 				}
 				got = append(got, text)
+				if !strings.Contains(string(documented), "`"+x.Check+"`") {
+					t.Errorf("docs/doctor.md has no row for %s", x.Check)
+				}
 				if x.Level == Error {
 					errors++
 				}
