@@ -121,7 +121,18 @@ func enforcement() map[string]result.Enforcement {
 	cpu.Detail = "4 from the spec lowered to 1.5, the ceiling in the configuration"
 	files := kernel(number("4096"), number("4096"), "files", limits.SourceSpec, "RLIMIT_NOFILE")
 	files.Enforcer, files.Precision = limits.EnforcerProcess, "per process"
+	reads := kernel(number("1073741824"), number("268435456"), "bytes/s", limits.SourceCeiling, "io.max")
+	reads.Precision, reads.Detail = "3 % over a second", "1GiB from the annotation lowered to 256MiB, the ceiling in the configuration"
+	operations := kernel(nil, number("1000"), "operations/s", limits.SourceDefault, "io.max")
+	operations.Owner, operations.Precision = "/sys/fs/cgroup/system.slice", "3 % over a second"
+	io := kernel(nil, nil, "", limits.SourceCeiling, "io.max")
+	io.Owner, io.Precision, io.Detail = "", "3 % over a second", "io_read_bps: "+reads.Detail
+	io.Disks = disks()
 	return map[string]result.Enforcement{
+		"io":            io,
+		"io_read_bps":   reads,
+		"io_write_iops": operations,
+
 		"memory":     kernel(number("67108864"), number("67108864"), "bytes", limits.SourceSpec, "memory.max"),
 		"swap":       kernel(nil, number("0"), "bytes", limits.SourceDefault, "memory.swap.max"),
 		"pids":       pids,
@@ -133,6 +144,20 @@ func enforcement() map[string]result.Enforcement {
 		},
 		"wall_time": kernel(number("90000000000"), number("90000000000"), "nanoseconds", limits.SourceAnnotation, "timer"),
 		"later":     {Unit: "count", Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none"},
+	}
+}
+
+// disks are those of a sandbox with a volume of its own.
+func disks() []result.Disk {
+	return []result.Disk{
+		{
+			Device: limits.Device{Major: 8, Minor: 16}, Name: "sdb", Places: []string{"/data"}, Filesystem: "vfat",
+			Counted: "reads, direct writes and what fsync flushes", ReadBPS: number("268435456"), WriteIOPS: number("1000"),
+		},
+		{
+			Device: limits.Device{Major: 254}, Name: "vda", Places: []string{"/", "/home", "/dev/vda1"}, Filesystem: "ext4, xfs",
+			Counted: "reads and all writes", ReadBPS: number("268435456"), WriteIOPS: number("500"),
+		},
 	}
 }
 

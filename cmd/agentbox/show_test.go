@@ -40,6 +40,7 @@ func cases() map[string]*result.Result {
 	off := exited("off", "", start, start.Add(90*time.Second))
 	off.Mode = limits.ModeOff
 	off.Enforcement = map[string]result.Enforcement{
+		"io":     {Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none", Detail: "no limit is configured", Disks: disks()[1:]},
 		"memory": {Unit: "bytes", Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none", Detail: "mode off: it would be 2GiB"},
 	}
 
@@ -57,7 +58,10 @@ func cases() map[string]*result.Result {
 
 	hostile := exited("hostile", "\x1b[31mred\x07", start, start.Add(time.Second))
 	hostile.Warnings = []string{"annotation \x1b]0;title\x07 and a\nnewline\tand a tab"}
-	hostile.Enforcement = nil
+	hostile.Enforcement = map[string]result.Enforcement{"io": {
+		Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none", Detail: "not on /\x1b[2J: \x07",
+		Disks: []result.Disk{{Name: "v\x1b[31mda", Places: []string{"/a\nb", "/\u202egnp.exe"}, Filesystem: "ext\x004", Counted: "\x1b]0;title\x07", ReadBPS: number("\x1b[31m1")}},
+	}}
 
 	return map[string]*result.Result{
 		"oom_killed": killed, "off": off, "running": running, "created": created, "ended": ended,

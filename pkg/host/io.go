@@ -116,19 +116,19 @@ func join(list *string, text, separator string) {
 func (p *prober) counted(b blockdev.Backing) string {
 	const (
 		all     = "reads and all writes (buffered, fsync, direct)"
-		flushed = "reads, direct writes and what fsync flushes; what the kernel writes back later is counted for nobody"
+		flushed = "reads, direct writes and what fsync flushes, but not what the kernel writes back later"
 	)
 	journal := b.Filesystem == "ext4" && slices.Contains(strings.Split(b.Options, ","), "data=journal")
 	switch {
 	case b.Filesystem == "":
 		return ""
 	case journal:
-		return "reads and what fsync flushes, on ext4 with data=journal; what the kernel writes back later is counted for nobody"
+		return "reads and what fsync flushes, on ext4 with data=journal, but not what the kernel writes back later"
 	case p.host.CgroupVersion == 1:
 		return flushed + " on cgroup v1"
 	case p.host.Mechanisms[limits.KeyMemory].Enforcer != limits.EnforcerKernel:
 		// Where an ancestor has the controller, writeback is counted for that one.
-		return "reads and direct writes; other writes are not counted for the container without the memory controller"
+		return "reads and direct writes, but no other writes, without the memory controller"
 	}
 	switch b.Filesystem {
 	case "btrfs", "ext2", "ext3", "ext4", "f2fs":

@@ -94,7 +94,7 @@ func probeDisks(t *testing.T, tree string, change func(root string), in Input) (
 
 const (
 	everything = "reads and all writes (buffered, fsync, direct)"
-	flushed    = "reads, direct writes and what fsync flushes; what the kernel writes back later is counted for nobody"
+	flushed    = "reads, direct writes and what fsync flushes, but not what the kernel writes back later"
 )
 
 // block is a disk of the host as the container has it.
@@ -127,11 +127,11 @@ func TestDisks(t *testing.T) {
 		},
 		{
 			name: "a file system whose writes are not all counted",
-			in:   Input{Request: &limits.Request{Places: []limits.Place{place("/", "/mirror"), place("/fat", "/fat")}}},
+			in:   Input{Request: &limits.Request{Places: []limits.Place{place("/", "/mirror"), place("/fat", "/fat"), place("/again", "/fat")}}},
 			want: limits.HostIO{Disks: []limits.BlockDevice{
-				block(sdb, "btrfs, vfat", everything+"; "+flushed+" on vfat", "/", "/fat"), block(nvme, "btrfs", everything, "/"),
+				block(sdb, "btrfs, vfat", everything+"; "+flushed+" on vfat", "/", "/fat", "/again"), block(nvme, "btrfs", everything, "/"),
 			}},
-			asked: []string{"/mirror", "/fat"},
+			asked: []string{"/mirror", "/fat", "/fat"},
 		},
 		{
 			name:  "in memory",
@@ -236,8 +236,8 @@ func TestCounted(t *testing.T) {
 	const (
 		controllers = "sys/fs/cgroup/cgroup.controllers"
 		osrelease   = "proc/sys/kernel/osrelease"
-		journal     = "reads and what fsync flushes, on ext4 with data=journal; what the kernel writes back later is counted for nobody"
-		noMemory    = "reads and direct writes; other writes are not counted for the container without the memory controller"
+		journal     = "reads and what fsync flushes, on ext4 with data=journal, but not what the kernel writes back later"
+		noMemory    = "reads and direct writes, but no other writes, without the memory controller"
 	)
 	for _, c := range []struct {
 		name, tree          string

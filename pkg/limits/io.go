@@ -83,7 +83,8 @@ type Diskless struct {
 type HostIO struct {
 	// Disks are behind the container's files, or named by the policy instead.
 	Disks []BlockDevice
-	// Unknown says that nobody has looked: the container does not exist yet.
+	// Unknown says that nobody has looked for disks: the container does not exist
+	// yet, or nothing here could limit them.
 	Unknown  bool
 	Diskless []Diskless
 
@@ -214,44 +215,48 @@ type askedDisk struct {
 func (r *resolver) askedDisks() map[Device]askedDisk {
 	asked := map[Device]askedDisk{}
 	for _, device := range slices.SortedFunc(maps.Keys(r.req.Devices), Device.compare) {
-		to, known := r.host.IO.Asked[device]
-		lost := to.Reason
-		if !known {
-			lost = "this host does not know it"
-		}
-		rates := Set{}
-		for _, key := range IOKeys {
-			v, given := r.req.Devices[device][key]
-			if !given {
-				continue
-			}
-			reason := cmp.Or(r.ioMissing(key), lost)
-			if reason == "" {
-				rates[key] = v
-				continue
-			}
-			if info, _ := key.Info(); !v.None {
-				r.warnf("%s: %s of device %s from the spec is dropped: %s", key, info.String(v), device, reason)
-			}
-		}
+		rates := r.askedOf(device)
 		if len(rates) == 0 {
 			continue
 		}
-		disk, again := asked[to.Disk.Device]
-		if !again {
-			asked[to.Disk.Device] = askedDisk{to.Disk, rates}
-			continue
-		}
-		disk.Places = slices.Concat(disk.Places, to.Disk.Places)
-		for key, v := range rates {
-			if have, ok := disk.rates[key]; ok {
-				v = v.Tighten(have)
+		disk := r.host.IO.Asked[device].Disk
+		before := asked[disk.Device]
+		disk.Places = slices.Concat(before.Places, disk.Places)
+		for key, v := range before.rates {
+			if other, ok := rates[key]; ok {
+				v = v.Tighten(other)
 			}
-			disk.rates[key] = v
+			rates[key] = v
 		}
-		asked[disk.Device] = disk
+		asked[disk.Device] = askedDisk{disk, rates}
 	}
 	return asked
+}
+
+// askedOf returns the rates that the request wants of one device and that can be
+// limited, and says which ones cannot.
+func (r *resolver) askedOf(device Device) Set {
+	to, known := r.host.IO.Asked[device]
+	lost := to.Reason
+	if !known {
+		lost = "this host does not know it"
+	}
+	rates := Set{}
+	for _, key := range IOKeys {
+		v, given := r.req.Devices[device][key]
+		if !given {
+			continue
+		}
+		reason := cmp.Or(r.ioMissing(key), lost)
+		if reason == "" {
+			rates[key] = v
+			continue
+		}
+		if info, _ := key.Info(); !v.None {
+			r.warnf("%s: %s of device %s from the spec is dropped: %s", key, info.String(v), device, reason)
+		}
+	}
+	return rates
 }
 
 // diskLimits decides the rates of one disk.

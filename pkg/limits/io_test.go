@@ -95,6 +95,10 @@ func TestEachDiskGetsItsOwnRequestElseThePolicysValue(t *testing.T) {
 			want: []string{"sda 1MiB spec, asked 1MiB", "vda 256MiB default"},
 		},
 		{
+			name: "a partition and its disk: the stricter one", req: Request{Devices: map[Device]Set{sda1: {key: large}, sda.Device: {key: small}}},
+			want: []string{"sda 1MiB spec, asked 1MiB", "vda 256MiB default"},
+		},
+		{
 			name: "no limit for the disk and one for its partition", req: Request{Devices: map[Device]Set{sda1: {key: small}, sda.Device: {key: NoLimit()}}},
 			want: []string{"sda 1MiB spec, asked 1MiB", "vda 256MiB default"},
 		},
@@ -253,6 +257,30 @@ func TestTheDisksOfAPlanAreThoseOfTheHostAndThoseThatAreAsked(t *testing.T) {
 	host := fullHost()
 	if !reflect.DeepEqual(host.IO, ioHost()) || !reflect.DeepEqual(req.Devices[sdb1], Set{KeyIOReadBPS: Limit(mib)}) {
 		t.Error("the inputs were changed")
+	}
+}
+
+func TestThePlanSaysWhetherThereIsADisk(t *testing.T) {
+	network := []Diskless{{"/", "9p is a network filesystem"}}
+	for name, c := range map[string]struct {
+		host func(*Host)
+		want bool
+	}{
+		"disks":                            {func(*Host) {}, false},
+		"no disk":                          {func(h *Host) { h.IO.Disks = nil }, true},
+		"a network":                        {func(h *Host) { h.IO = HostIO{Diskless: network} }, false},
+		"nobody looked":                    {func(h *Host) { h.IO = HostIO{Unknown: true} }, false},
+		"nobody looks without a mechanism": {func(h *Host) { h.Mechanisms, h.IO = nil, HostIO{} }, false},
+		"nor with one that is no file": {func(h *Host) {
+			h.Mechanisms[KeyIOReadBPS], h.IO = Mechanism{Enforcer: EnforcerSupervisor}, HostIO{}
+		}, false},
+	} {
+		host := fullHost()
+		c.host(&host)
+		io := mustResolve(t, DefaultPolicy(), asksOf(sdb.Device, KeyIOWriteBPS, Limit(mib)), host).IO
+		if io.NoDisk != c.want || !slices.Equal(io.Diskless, host.IO.Diskless) {
+			t.Errorf("%s: no disk %v, diskless %v; want %v, %v", name, io.NoDisk, io.Diskless, c.want, host.IO.Diskless)
+		}
 	}
 }
 

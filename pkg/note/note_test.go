@@ -93,13 +93,16 @@ func TestUnwritable(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	Write(dir, "here", "1", "yes")
 	for _, to := range []string{filepath.Join(dir, "none"), file, ""} {
 		Write(to, "keep", "1", "yes")
-		if text, ok := Read(to, "keep", "1"); ok {
-			t.Errorf("%q: %q", to, text)
+		for _, subject := range []string{"keep", "here"} {
+			if text, ok := Read(to, subject, "1"); ok {
+				t.Errorf("%q: %s: %q", to, subject, text)
+			}
 		}
 	}
-	if got := names(t, dir); !slices.Equal(got, []string{"file"}) {
+	if got := names(t, dir); !slices.Equal(got, []string{"file", "here-1"}) {
 		t.Errorf("%v", got)
 	}
 }

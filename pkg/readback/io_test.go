@@ -186,6 +186,13 @@ func TestIO(t *testing.T) {
 			missing: "io_read_bps: 256MiB was planned for vda and io.max is none",
 		},
 		{
+			name: "the other key lost", files: ioMax("254:0 rbps=268435456 wbps=max riops=max wiops=max\n"),
+			want:    map[string]string{"io": not, "io_read_bps": holds, "io_write_bps": not},
+			detail:  map[string]string{"io_write_bps": "256MiB was planned for vda and io.max is none", "io": "io_write_bps: 256MiB was planned for vda and io.max is none"},
+			disk:    []string{"vda 254:0 / [ext4 all] 268435456 null null null"},
+			missing: "io_write_bps: 256MiB was planned for vda and io.max is none",
+		},
+		{
 			name: "one disk missing", disks: []limits.BlockDevice{vda, sdb},
 			want: neither,
 			detail: map[string]string{

@@ -100,7 +100,7 @@ func TestWhatIOFilesAreWantedIsRead(t *testing.T) {
 		{name: "weights of 0", text: `"blockIO":{"weight":0,"leafWeight":300,"weightDevice":[]}`},
 		{name: "a weight", text: `"blockIO":{"weight":5}`, weight: true},
 		{name: "weights of devices", text: `"blockIO":{"weightDevice":[{"major":8,"minor":1,"weight":300},{"major":254,"leafWeight":1}]}`, devices: []limits.Device{sda1, vda}},
-		{name: "files, sorted, without io.max", text: `"unified":{"io.weight":"1","io.latency":"x","io.max":"8:0","memory.max":"max","iox":"1"}`, files: []string{"io.latency", "io.weight"}},
+		{name: "files, sorted, without io.max", text: `"unified":{"io.weight":"1","io.latency":"x","io.max":"8:0","memory.max":"max","io.b":"","io.d":"","iox":"1","io.c":"","io.a":""}`, files: []string{"io.a", "io.b", "io.c", "io.d", "io.latency", "io.weight"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := mustRequest(t, resources(c.text))

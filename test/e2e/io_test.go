@@ -254,7 +254,7 @@ func TestReportSaysWhichWritesCount(t *testing.T) {
 	}
 	got := float64(amount*mib) / time.Since(began).Seconds()
 	t.Logf("written to the page cache in %v, to the disk at %.1f MiB/s with a limit of 20; the report: %s", buffered.Round(time.Millisecond), got/mib, counted)
-	all := strings.HasPrefix(counted, "reads and all writes: ")
+	all := strings.HasPrefix(counted, "reads and all writes (")
 	if all != (cgroupVersion() == 2) {
 		t.Errorf("the report says %q on cgroup v%d", counted, cgroupVersion())
 	}
