@@ -33,7 +33,7 @@ func TestDockerIORateHolds(t *testing.T) {
 	bind := onDiskDir(t)
 	const amount = 100
 	for _, where := range []string{"/f", "/volume/f", "/bind/f"} {
-		wantRate(t, where, slowRate, 0.03, func() float64 {
+		wantRate(t, where, slowRate, 0.03, 0.03, func() float64 {
 			c := d.held("agentbox-io", "--volume /volume --volume "+bind+":/bind", timed(fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct", where, amount)))
 			if got, want := c.Cgroup.rates(disk), "rbps=20971520 wbps=20971520 riops=max wiops=max"; got != want {
 				t.Errorf("the kernel limits %s to %q, want %q", disk, got, want)
@@ -126,7 +126,7 @@ func TestContainerdSnapshotIORateHolds(t *testing.T) {
 		_ = ctr("tasks", "kill", "--signal", "KILL", name).Run()
 		_ = ctr("containers", "delete", name).Run()
 	})
-	wantRate(t, "a snapshot", slowRate, 0.03, func() float64 {
+	wantRate(t, "a snapshot", slowRate, 0.03, 0.03, func() float64 {
 		name = d.newName()
 		out := execute(t, 60*time.Second, ctr("run", "--rm", "--runtime", "io.containerd.runc.v2", "--runc-binary", wrapper,
 			"--snapshotter", "overlayfs", "--cgroup", "/"+token+"/"+dockerCgroup+"/"+name,

@@ -59,7 +59,8 @@ type ioWay struct {
 	name    string
 	command string // writes or reads a file in /data
 	bytes   int
-	within  float64 // how far from the limit the rate may be
+	above   float64 // how far from the limit the rate may be
+	below   float64
 }
 
 // A cgroup has a head start of a tenth of a second, which is under 2 % of the time
@@ -72,9 +73,11 @@ const (
 )
 
 var ioWays = []ioWay{
-	{"direct writes", fmt.Sprintf("dd if=/dev/zero of=/data/direct bs=1M count=%d oflag=direct", directMiB), directMiB * mib, 0.03},
-	{"direct reads", fmt.Sprintf("dd if=/data/direct of=/dev/null bs=1M count=%d iflag=direct", otherMiB), otherMiB * mib, 0.05},
-	{"buffered writes and fsync", fmt.Sprintf("rm -f /data/fsync; dd if=/dev/zero of=/data/fsync bs=1M count=%d conv=fsync", otherMiB), otherMiB * mib, 0.10},
+	{"direct writes", fmt.Sprintf("dd if=/dev/zero of=/data/direct bs=1M count=%d oflag=direct", directMiB), directMiB * mib, 0.03, 0.03},
+	{"direct reads", fmt.Sprintf("dd if=/data/direct of=/dev/null bs=1M count=%d iflag=direct", otherMiB), otherMiB * mib, 0.05, 0.05},
+	// fsync has to wait for the journal too, above all on a loop device, which is
+	// a file on another file system.
+	{"buffered writes and fsync", fmt.Sprintf("rm -f /data/fsync; dd if=/dev/zero of=/data/fsync bs=1M count=%d conv=fsync", otherMiB), otherMiB * mib, 0.10, 0.35},
 }
 
 // rate runs a command in a container with the storage at /data, and returns bytes
@@ -94,20 +97,20 @@ func noLook(*Container) {}
 
 // wantRate measures. More than the limit is never right; less may be because the
 // machine is busy with something else, so that is tried again.
-func wantRate(t *testing.T, what string, limit, within float64, measure func() float64) {
+func wantRate(t *testing.T, what string, limit, above, below float64, measure func() float64) {
 	t.Helper()
 	for range 4 {
 		off := measure()/limit - 1
 		t.Logf("%s: %+.1f %% off the limit", what, 100*off)
-		if off > within {
-			t.Errorf("%s: %+.1f %% off the limit, more than %.0f %%", what, 100*off, 100*within)
+		if off > above {
+			t.Errorf("%s: %+.1f %% off the limit, more than %.0f %%", what, 100*off, 100*above)
 			return
 		}
-		if off >= -within {
+		if off >= -below {
 			return
 		}
 	}
-	t.Errorf("%s: more than %.0f %% below the limit each time", what, 100*within)
+	t.Errorf("%s: more than %.0f %% below the limit each time", what, 100*below)
 }
 
 // What goes to a disk takes its time, whatever lies between the disk and the
@@ -119,7 +122,7 @@ func TestIORateHoldsOnEveryStorage(t *testing.T) {
 		t.Run(s.Name, func(t *testing.T) {
 			slow, free := newBox(t, "runc", slowIO), newBox(t, "runc", freeIO)
 			for _, w := range ioWays {
-				wantRate(t, w.name, slowRate, w.within, func() float64 {
+				wantRate(t, w.name, slowRate, w.above, w.below, func() float64 {
 					return slow.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "rbps=20971520 wbps=20971520 riops=max wiops=max") })
 				})
 			}
@@ -212,10 +215,10 @@ func TestIOOperationsHold(t *testing.T) {
 	b := newBox(t, "runc", "[limits]\nio_read_bps = \"none\"\nio_write_bps = \"none\"\nio_read_iops = 200\nio_write_iops = 200")
 	free := newBox(t, "runc", freeIO)
 	for _, w := range []ioWay{
-		{"writes", fmt.Sprintf("dd if=/dev/zero of=/data/f bs=4k count=%d oflag=direct", count), count, 0},
-		{"reads", fmt.Sprintf("dd if=/data/f of=/dev/null bs=4k count=%d iflag=direct", count), count, 0},
+		{"writes", fmt.Sprintf("dd if=/dev/zero of=/data/f bs=4k count=%d oflag=direct", count), count, 0.05, 0.05},
+		{"reads", fmt.Sprintf("dd if=/data/f of=/dev/null bs=4k count=%d iflag=direct", count), count, 0.05, 0.05},
 	} {
-		wantRate(t, w.name, perSecond, 0.05, func() float64 {
+		wantRate(t, w.name, perSecond, w.above, w.below, func() float64 {
 			return b.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "rbps=max wbps=max riops=200 wiops=200") })
 		})
 		unlimited := free.rate(s, w, noLook)
