@@ -353,8 +353,8 @@ func (r *resolver) ioEntry(e *Entry) {
 	if e.Value.None {
 		return
 	}
-	for _, d := range r.host.IO.Diskless {
-		e.appendDetail("not on " + d.Place + ": " + d.Reason)
+	for _, text := range notOn(r.host.IO.Diskless) {
+		e.appendDetail(text)
 	}
 	if loosest != nil {
 		return
@@ -363,4 +363,30 @@ func (r *resolver) ioEntry(e *Entry) {
 	if r.plan.IO.NoDisk {
 		e.appendDetail("none of the container's files is on a disk")
 	}
+}
+
+// notOn says for a person which places no limit reaches: a sentence for each
+// reason, with the first of its places. All of them are in the plan.
+func notOn(places []Diskless) []string {
+	const named = 3
+	var texts []string
+	done := map[string]bool{}
+	for _, d := range places {
+		if done[d.Reason] {
+			continue
+		}
+		done[d.Reason] = true
+		var same []string
+		for _, other := range places {
+			if other.Reason == d.Reason {
+				same = append(same, other.Place)
+			}
+		}
+		where := strings.Join(same[:min(named, len(same))], ", ")
+		if more := len(same) - named; more > 0 {
+			where += fmt.Sprintf(" and %d more", more)
+		}
+		texts = append(texts, "not on "+where+": "+d.Reason)
+	}
+	return texts
 }

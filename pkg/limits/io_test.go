@@ -476,6 +476,9 @@ func TestStrictModeWithIO(t *testing.T) {
 		{name: "before there is a container", host: func(h *Host) { h.IO = HostIO{Unknown: true} }},
 		{name: "nothing of the container is on a disk", host: func(h *Host) { h.IO.Disks = nil }},
 		{name: "a place without a disk", host: func(h *Host) { h.IO.Diskless = []Diskless{{"/mnt", "nfs4 is a network filesystem"}} }, refused: "io (not on /mnt: nfs4 is a network filesystem)"},
+		{name: "many places without a disk", host: func(h *Host) {
+			h.IO.Diskless = []Diskless{{"/a", "nfs"}, {"/z", "zfs"}, {"/b", "nfs"}, {"/c", "nfs"}, {"/d", "nfs"}, {"/e", "nfs"}}
+		}, refused: "io (not on /a, /b, /c and 2 more: nfs; not on /z: zfs)"},
 		{name: "only places without a disk", host: func(h *Host) { h.IO = HostIO{Diskless: []Diskless{{"/", "9p is a network filesystem"}}} }, refused: "io (not on /: 9p is a network filesystem)"},
 		{name: "no mechanism", host: func(h *Host) { *h = without(*h, "the io controller is off", IOKeys[:]...) }, refused: "io (the io controller is off)"},
 		{
