@@ -320,7 +320,7 @@ func TestStrictModeRefusesWhatThisHostDoesNotEnforce(t *testing.T) {
 	const policy = "mode = \"strict\"\nstrict_require = [\"memory\", \"io\", \"disk\"]"
 	eachRuntime(t, func(t *testing.T, lowLevel string) {
 		c := newBox(t, lowLevel, policy).container(sh("exit 0"))
-		c.refused("strict mode", "io (", "disk (", "strict_require", `mode = "auto"`)
+		c.refused("strict mode", "inodes (", "disk (", "strict_require", `mode = "auto"`)
 		r := c.result()
 		if r.Status != verdict.Refused || r.ErrorCode != verdict.LimitUnenforceable || r.Mode != limits.ModeStrict {
 			t.Errorf("the result does not say why: %s", describe(r))
