@@ -317,7 +317,7 @@ func TestLowLevelRuntimeThatIsNoneIsRefused(t *testing.T) {
 
 // In strict mode a container starts with all that is required, or not at all.
 func TestStrictModeRefusesWhatThisHostDoesNotEnforce(t *testing.T) {
-	const policy = "mode = \"strict\"\nstrict_require = [\"memory\", \"io\", \"disk\"]"
+	const policy = "mode = \"strict\"\nstrict_require = [\"memory\", \"inodes\", \"disk\"]"
 	eachRuntime(t, func(t *testing.T, lowLevel string) {
 		c := newBox(t, lowLevel, policy).container(sh("exit 0"))
 		c.refused("strict mode", "inodes (", "disk (", "strict_require", `mode = "auto"`)
