@@ -3,8 +3,9 @@ package main
 import (
 	"fmt"
 	"os/exec"
-	"slices"
 	"time"
+
+	"github.com/agentbox/agentbox/test/bench/internal/stats"
 )
 
 // step is a command that is timed, with what has to be done around it.
@@ -58,61 +59,76 @@ func detached(args []string) func() error {
 	}
 }
 
-// comparison is the outcome of pairs.
+// comparison is the outcome of pairs. Times are medians, in seconds.
 type comparison struct {
-	name      string
-	a, b      time.Duration // medians
-	ratio     float64       // median of the ratios, pair by pair
-	low, high float64       // their quartiles
-	target    float64       // 0: none
-	pairs     int
+	Name  string  `json:"name"`
+	Pairs int     `json:"pairs"`
+	A     float64 `json:"a"`
+	B     float64 `json:"b"`
 
-	partNames []string           // but for the first part
-	parts     [][2]time.Duration // medians of each part of a and of b
+	Ratio  float64 `json:"ratio"`            // median of the ratios, pair by pair
+	Low    float64 `json:"low"`              // their quartiles
+	High   float64 `json:"high"`             //
+	Target float64 `json:"target,omitempty"` // 0: none
+
+	PartNames []string     `json:"part_names,omitempty"` // but for the first part
+	Parts     [][2]float64 `json:"parts,omitempty"`      // times of each part of a and of b
 }
+
+func (c comparison) met() bool { return c.Target == 0 || c.Ratio <= c.Target }
+
+// warmUp is how many pairs are not counted.
+const warmUp = 2
 
 // compare times a and b in turns.
 func compare(name string, pairs int, a, b step, target float64) (comparison, error) {
-	var as, bs []time.Duration
-	var ratios []float64
-	var partsA, partsB [][]time.Duration
-	for i := range pairs + 2 { // two to warm up
-		ta, pa, err := a.time()
-		if err != nil {
+	var all []pair
+	for i := range pairs + warmUp {
+		var p pair
+		var err error
+		if p.a, p.aParts, err = a.time(); err != nil {
 			return comparison{}, fmt.Errorf("%s: %w", name, err)
 		}
-		tb, pb, err := b.time()
-		if err != nil {
+		if p.b, p.bParts, err = b.time(); err != nil {
 			return comparison{}, fmt.Errorf("%s: %w", name, err)
 		}
-		if i < 2 {
-			continue
+		if i >= warmUp {
+			all = append(all, p)
 		}
-		as, bs = append(as, ta), append(bs, tb)
-		partsA, partsB = append(partsA, pa), append(partsB, pb)
-		ratios = append(ratios, float64(ta)/float64(tb))
 	}
-	slices.Sort(as)
-	slices.Sort(bs)
-	slices.Sort(ratios)
-	var parts [][2]time.Duration
-	for i := range min(len(partsA[0]), len(partsB[0])) {
-		parts = append(parts, [2]time.Duration{medianOf(partsA, i), medianOf(partsB, i)})
-	}
-	return comparison{
-		parts: parts,
-		name:  name, pairs: pairs, target: target,
-		a: as[pairs/2], b: bs[pairs/2],
-		ratio: ratios[pairs/2], low: ratios[pairs/4], high: ratios[pairs*3/4],
-	}, nil
+	return summarize(name, all, target), nil
 }
 
-// medianOf returns the median of part i.
-func medianOf(all [][]time.Duration, i int) time.Duration {
-	var times []time.Duration
-	for _, parts := range all {
-		times = append(times, parts[i])
+// pair is both commands, timed one after the other.
+type pair struct {
+	a, b           time.Duration
+	aParts, bParts []time.Duration
+}
+
+// summarize takes at least one pair, all with the same number of parts.
+func summarize(name string, all []pair, target float64) comparison {
+	median := func(pick func(pair) time.Duration) float64 {
+		var times []time.Duration
+		for _, p := range all {
+			times = append(times, pick(p))
+		}
+		return stats.Median(times).Seconds()
 	}
-	slices.Sort(times)
-	return times[len(times)/2]
+	var ratios []float64
+	for _, p := range all {
+		ratios = append(ratios, float64(p.a)/float64(p.b))
+	}
+	c := comparison{
+		Name: name, Pairs: len(all), Target: target,
+		A:     median(func(p pair) time.Duration { return p.a }),
+		B:     median(func(p pair) time.Duration { return p.b }),
+		Ratio: stats.Median(ratios), Low: stats.Quantile(ratios, 0.25), High: stats.Quantile(ratios, 0.75),
+	}
+	for i := range min(len(all[0].aParts), len(all[0].bParts)) {
+		c.Parts = append(c.Parts, [2]float64{
+			median(func(p pair) time.Duration { return p.aParts[i] }),
+			median(func(p pair) time.Duration { return p.bParts[i] }),
+		})
+	}
+	return c
 }

@@ -1,0 +1,219 @@
+// Package sandbox starts the program hog in containers, as an engine does it, by
+// agentbox-runtime with runc, and reads what the kernel counts for them.
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/agentbox/agentbox/test/bench/internal/job"
+)
+
+// Work is where a sandbox reads and writes.
+const Work = "/work"
+
+// Runtime is what starts sandboxes, one at a time.
+type Runtime struct {
+	Agentbox string // path of agentbox-runtime
+	Runc     string // path of runc
+	Hog      string // path of the program hog, linked statically
+	Dir      string // a folder that exists, for bundles, state and results
+
+	count int
+}
+
+// Want is what is special about a sandbox.
+type Want struct {
+	Limits []string // lines of the table [limits] in the configuration
+	Root   string   // folder that becomes its root, made by MakeRoot; empty: one of its own
+	Work   string   // folder that becomes Work; empty: the one of the root
+}
+
+// Sandbox is a running container.
+type Sandbox struct {
+	*job.Client
+
+	runtime  *Runtime
+	id       string
+	cgroup   string // below the mount point, or that of a controller
+	dir      string // everything of this sandbox
+	jobs     *os.File
+	outcomes *os.File
+}
+
+// MakeRoot makes a folder a root file system with the program hog.
+func (r *Runtime) MakeRoot(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, Work), 0o755); err != nil {
+		return err
+	}
+	data, err := os.ReadFile(r.Hog)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "hog"), data, 0o755)
+}
+
+// Start starts a sandbox. It waits for jobs until Stop.
+func (r *Runtime) Start(want Want) (s *Sandbox, err error) {
+	r.count++
+	id := fmt.Sprintf("agentbox-bench-%d-%d", os.Getpid(), r.count)
+	s = &Sandbox{runtime: r, id: id, cgroup: id, dir: filepath.Join(r.Dir, id)}
+	if err := s.prepare(want); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
+	}
+	if err := s.create(); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	if err := s.runtimeVerb("start", id); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (s *Sandbox) prepare(want Want) error {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	if want.Root == "" {
+		want.Root = filepath.Join(s.dir, "rootfs")
+		if err := s.runtime.MakeRoot(want.Root); err != nil {
+			return fmt.Errorf("make a root file system: %w", err)
+		}
+	}
+	config := fmt.Sprintf("runtime = %q\nresults = %q\n[limits]\n%s\n", s.runtime.Runc, filepath.Join(s.dir, "results"), strings.Join(want.Limits, "\n"))
+	if err := os.WriteFile(s.config(), []byte(config), 0o600); err != nil {
+		return err
+	}
+	spec, err := Spec(s.runtime.Runc, s.dir)
+	if err != nil {
+		return err
+	}
+	spec["process"].(map[string]any)["args"] = []string{"/hog"}
+	spec["root"] = map[string]any{"path": want.Root}
+	spec["linux"].(map[string]any)["cgroupsPath"] = "/" + s.cgroup
+	if want.Work != "" {
+		spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
+			"destination": Work, "type": "bind", "source": want.Work, "options": []string{"rbind", "rw"},
+		})
+	}
+	data, err := json.MarshalIndent(spec, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.dir, "config.json"), data, 0o600)
+}
+
+// Spec returns what `runc spec` writes, without a terminal. Its file is left in
+// an existing folder.
+func Spec(runc, dir string) (map[string]any, error) {
+	cmd := exec.Command(runc, "spec")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("runc spec: %w: %s", err, out)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil, fmt.Errorf("runc spec: %w", err)
+	}
+	spec["process"].(map[string]any)["terminal"] = false
+	return spec, nil
+}
+
+func (s *Sandbox) config() string  { return filepath.Join(s.dir, "agentbox.toml") }
+func (s *Sandbox) pidFile() string { return filepath.Join(s.dir, "pid") }
+
+func (s *Sandbox) command(args ...string) *exec.Cmd {
+	return exec.Command(s.runtime.Agentbox, append([]string{
+		"--agentbox-config", s.config(), "--agentbox-state", filepath.Join(s.runtime.Dir, "state"),
+		"--root", filepath.Join(s.runtime.Dir, "runc"),
+	}, args...)...)
+}
+
+func (s *Sandbox) runtimeVerb(args ...string) error {
+	if out, err := s.command(args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("agentbox-runtime %s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
+
+// create leaves the container's first process behind with its ends of the pipes.
+func (s *Sandbox) create() error {
+	in, jobs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	s.jobs = jobs
+	outcomes, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	s.outcomes = outcomes
+	// A file and no pipe: the container keeps it.
+	log, err := os.Create(filepath.Join(s.dir, "stderr"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := s.command("create", "--bundle", s.dir, "--pid-file", s.pidFile(), s.id)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, log
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("agentbox-runtime create: %w: %s", err, said)
+	}
+	s.Client = job.NewClient(jobs, outcomes)
+	return nil
+}
+
+// Stop ends the sandbox, which ends by itself when no more jobs can come, and
+// removes all of it.
+func (s *Sandbox) Stop() error {
+	if s.jobs != nil {
+		s.jobs.Close()
+	}
+	if s.outcomes != nil {
+		s.outcomes.Close()
+	}
+	err := s.end()
+	if err != nil {
+		// It must not go on writing while others are measured.
+		_ = exec.Command(s.runtime.Runc, "--root", filepath.Join(s.runtime.Dir, "runc"), "delete", "--force", s.id).Run()
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+func (s *Sandbox) end() error {
+	if s.Client == nil {
+		return nil // create has failed
+	}
+	if err := WaitEnded(s.pidFile(), 30*time.Second); err != nil {
+		return err
+	}
+	return s.runtimeVerb("delete", s.id)
+}
+
+// WaitEnded waits until the process in a pid file has ended, reaped or not.
+func WaitEnded(pidFile string, limit time.Duration) error {
+	pid, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+		stat, err := os.ReadFile("/proc/" + string(pid) + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return nil
+		}
+	}
+	return fmt.Errorf("process %s does not end within %v", pid, limit)
+}
