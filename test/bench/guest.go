@@ -90,11 +90,7 @@ func measureInGuest(o options, dir string) (r results, err error) {
 		return r, err
 	}
 	if o.has(partCPU) {
-		groups := [][]float64{{0.25, 0.5}}
-		if r.Machine.CPUs > 1 {
-			groups = append(groups, []float64{1})
-		}
-		if r.CPU, err = m.CPU(groups, cpuTime); err != nil {
+		if r.CPU, err = m.CPU(cpuGroups(r.Machine.CPUs), cpuTime); err != nil {
 			return r, err
 		}
 	}

@@ -171,6 +171,16 @@ const (
 	neighbourTime = 4 * time.Second
 )
 
+// cpuGroups are the CPU limits that a machine can show; those of one group are
+// measured side by side. There are CPUs for twice what a group may use, so that
+// one that gets too much is not held back by the others.
+func cpuGroups(cpus int) [][]float64 {
+	if cpus == 1 {
+		return [][]float64{{0.25}, {0.5}}
+	}
+	return [][]float64{{0.25, 0.5}, {1}}
+}
+
 const thisHost = "this host"
 
 func measureHost(o options, dir string) (r results, err error) {
@@ -198,7 +208,7 @@ func measureHost(o options, dir string) (r results, err error) {
 		return r, err
 	}
 	if o.has(partCPU) {
-		if r.CPU, err = m.CPU([][]float64{{0.25, 0.5}, {1}}, cpuTime); err != nil {
+		if r.CPU, err = m.CPU(cpuGroups(r.Machine.CPUs), cpuTime); err != nil {
 			return r, err
 		}
 	}

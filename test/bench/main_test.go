@@ -79,3 +79,23 @@ func TestGuestIsToldTheSame(t *testing.T) {
 		t.Error("the engine has no name for a person")
 	}
 }
+
+// Side by side, a limit that does not hold must still show.
+func TestCPUGroups(t *testing.T) {
+	for cpus := 1; cpus <= 8; cpus++ {
+		seen := map[float64]bool{}
+		for _, group := range cpuGroups(cpus) {
+			sum := 0.0
+			for _, limit := range group {
+				sum += limit
+				seen[limit] = true
+			}
+			if 2*sum > float64(cpus) {
+				t.Errorf("%d CPUs: %v could hold each other back", cpus, group)
+			}
+		}
+		if !seen[0.25] || !seen[0.5] || seen[1] != (cpus > 1) {
+			t.Errorf("%d CPUs: %v are measured", cpus, seen)
+		}
+	}
+}
