@@ -45,6 +45,25 @@ func DefaultDir() string {
 	return filepath.Join("/run/user", strconv.Itoa(os.Geteuid()), "agentbox")
 }
 
+// CleanRoot returns the one name that states have for a low-level runtime's
+// state folder: absolute and without symbolic links, also when the folder is not
+// there yet: the low-level runtime makes it, and would be looked for under
+// another name afterwards.
+func CleanRoot(root string) string {
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return root
+	}
+	for dir, rest := abs, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == filepath.Dir(dir) {
+			return abs
+		}
+	}
+}
+
 const (
 	stateName     = "state.json"
 	runtimeName   = "runtime"

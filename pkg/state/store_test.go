@@ -520,3 +520,35 @@ func TestOrphansReadsNoLiveState(t *testing.T) {
 		t.Error("the link counts although its target is gone")
 	}
 }
+
+// A folder has one name, before it is made and after.
+func TestCleanRoot(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "real"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("real", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for root, want := range map[string]string{
+		"link": "real", "link/new": "real/new", "link/new/deep": "real/new/deep", "new": "new", "link/../new": "new", ".": "",
+	} {
+		before := state.CleanRoot(root)
+		if want := filepath.Join(dir, want); before != want {
+			t.Errorf("%s: %s, want %s", root, before, want)
+		}
+		if err := os.MkdirAll(root, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if after := state.CleanRoot(filepath.Join(dir, root)); after != before {
+			t.Errorf("%s: %s before it was made, %s after", root, before, after)
+		}
+	}
+	if got := state.CleanRoot("/no/such/folder"); got != "/no/such/folder" {
+		t.Error(got)
+	}
+}

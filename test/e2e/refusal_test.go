@@ -431,6 +431,46 @@ func TestStrictModeRefusesALimitThatDoesNotHold(t *testing.T) {
 	})
 }
 
+// Docker's /var/run is a symbolic link, and the folder below it is made by the
+// first container: what create remembers is found again by start.
+func TestStrictModeRefusesTheFirstContainerToo(t *testing.T) {
+	const policy = "mode = \"strict\"\nstrict_require = [\"pids\"]\n[limits]\npids = 99"
+	eachRuntime(t, func(t *testing.T, lowLevel string) {
+		b := newBox(t, forgetful(t, lowLevel), policy)
+		dir := tempDir(t)
+		if err := os.Mkdir(filepath.Join(dir, "run"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("run", filepath.Join(dir, "var-run")); err != nil {
+			t.Fatal(err)
+		}
+		b.Root = filepath.Join(dir, "var-run/runtime/moby")
+		c := b.container(sh("echo I run"))
+		c.create()
+		out := c.try("start", c.ID)
+		oneSentence(t, out.Stderr, []string{"strict mode", "pids (99 was planned and pids.max is none)"})
+		c.must("delete", "--force", c.ID)
+		c.nothingLeft()
+	})
+}
+
+// The hook of a run works in another folder than its caller.
+func TestRelativeStateFolderIsFoundByTheHook(t *testing.T) {
+	const policy = "mode = \"strict\"\nstrict_require = [\"pids\"]\n[limits]\npids = 99"
+	eachRuntime(t, func(t *testing.T, lowLevel string) {
+		c := newBox(t, lowLevel, policy).container(sh("echo I run"))
+		cmd := exec.Command(runtimePath(), "--agentbox-config", c.Config, "--agentbox-state", filepath.Base(c.State), "--root", c.Root,
+			"run", "--bundle", c.Bundle, c.ID)
+		cmd.Dir = filepath.Dir(c.State)
+		if out := execute(t, 30*time.Second, cmd); out.Code != 0 || !strings.Contains(out.Stdout, "I run") {
+			t.Errorf("it did not run: %v", out)
+		}
+		if e := c.result().Enforcement["pids"]; e.Enforcer != limits.EnforcerKernel {
+			t.Errorf("its limits were not read back: %+v", e)
+		}
+	})
+}
+
 func TestLimitThatDoesNotHoldIsReported(t *testing.T) {
 	eachWay(t, func(t *testing.T, lowLevel string, w way) {
 		c := newBox(t, forgetful(t, lowLevel), "[limits]\npids = 99").container(sh("exit 0"))
