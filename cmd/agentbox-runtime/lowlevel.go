@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/lowlevel"
 	"github.com/agentbox/agentbox/pkg/ocicli"
 	"github.com/agentbox/agentbox/pkg/state"
 )
@@ -126,25 +127,7 @@ func (inv *invocation) becomeOf(st *state.State) error {
 
 // findRuntime returns the absolute path of the low-level runtime.
 func findRuntime(name, configPath string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err == nil {
-		path, err = filepath.Abs(path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("the low-level runtime %q is not there: install it, or name another one as runtime in %s: %w", name, configPath, errors.Unwrap(err))
-	}
-	low, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("look at the low-level runtime: %w", err)
-	}
-	self, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return "", fmt.Errorf("look at agentbox-runtime itself: %w", err)
-	}
-	if os.SameFile(low, self) {
-		return "", fmt.Errorf("the low-level runtime %s is agentbox-runtime itself: name runc or crun as runtime in %s", path, configPath)
-	}
-	return path, nil
+	return lowlevel.Lookup{Self: "/proc/self/exe", Config: configPath}.Find(name)
 }
 
 // become replaces this process by the low-level runtime: the same pid, so that

@@ -24,6 +24,7 @@ var order = []string{
 	"pkg/note",
 	"pkg/engine",
 	"pkg/ocicli",
+	"pkg/lowlevel",
 	"pkg/verdict",
 	"pkg/cgroup",
 	"pkg/host",
