@@ -50,6 +50,7 @@ const (
 // *UnenforceableError in strict mode, with which the plan comes too. In ModeOff the plan says what would be
 // and nothing is refused for want of an enforcer.
 func Resolve(policy Policy, req Request, host Host) (*Plan, error) {
+	host.IO = host.IO.shortened()
 	r := resolver{policy: policy, req: req, host: host}
 	return r.resolve()
 }
@@ -104,14 +105,14 @@ func (r *resolver) pickProfile() error {
 		}
 		slices.Sort(names)
 		return &RequestError{Source: SourceAnnotation, Text: fmt.Sprintf(
-			"profile %q from annotation agentbox.dev/profile is not known: this host has %v", r.req.Profile, names)}
+			"profile %.100q from annotation agentbox.dev/profile is not known: this host has %v", r.req.Profile, names)}
 	}
 	r.profile = profile
 	return nil
 }
 
 func (r *resolver) warnf(format string, args ...any) {
-	r.plan.Warnings = append(r.plan.Warnings, fmt.Sprintf(format, args...))
+	r.plan.Warnings = append(r.plan.Warnings, Shorten(fmt.Sprintf(format, args...), MaxText))
 }
 
 // entry resolves one key.
@@ -336,7 +337,7 @@ func (e *Entry) appendDetail(text string) {
 	if e.Detail != "" {
 		e.Detail += "; "
 	}
-	e.Detail += text
+	e.Detail += Shorten(text, MaxText)
 }
 
 // cpuPeriod turns the CPU share into a quota and a period. A request that
