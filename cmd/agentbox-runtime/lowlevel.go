@@ -36,14 +36,7 @@ func newInvocation(cmd *ocicli.Command) *invocation {
 // here, since it only has to be the same in every command.
 func stateRoot(root string) string {
 	if root != "" {
-		abs, err := filepath.Abs(root)
-		if err != nil {
-			return root
-		}
-		if real, err := filepath.EvalSymlinks(abs); err == nil {
-			return real // one folder has one name, whoever calls
-		}
-		return abs
+		return state.CleanRoot(root)
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" && os.Geteuid() != 0 {
 		return filepath.Join(dir, "runc")

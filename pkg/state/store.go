@@ -45,6 +45,19 @@ func DefaultDir() string {
 	return filepath.Join("/run/user", strconv.Itoa(os.Geteuid()), "agentbox")
 }
 
+// CleanRoot returns the one name that states have for a low-level runtime's
+// state folder: absolute and, where it exists, without symbolic links.
+func CleanRoot(root string) string {
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return root
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		return real
+	}
+	return abs
+}
+
 const (
 	stateName     = "state.json"
 	runtimeName   = "runtime"
