@@ -37,6 +37,7 @@ var order = []string{
 	"pkg/harvest",
 	"cmd/agentbox-runtime",
 	"cmd/agentbox",
+	"cmd/containerd-shim-agentbox-v1",
 }
 
 // heavy are module paths whose start-up cost the runtime must not have.

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	eventtypes "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// receiver is a containerd that takes events, unless it says why not.
+type receiver struct {
+	mu     sync.Mutex
+	topics []string
+	answer func(topic string) error
+}
+
+func (r *receiver) forward(_ context.Context, e *types.Envelope) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answer != nil {
+		if err := r.answer(e.GetTopic()); err != nil {
+			return err
+		}
+	}
+	r.topics = append(r.topics, e.GetTopic())
+	return nil
+}
+
+func (r *receiver) got() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.topics)
+}
+
+func testQueue(t *testing.T, r *receiver) (*queue, context.Context) {
+	t.Helper()
+	q := startQueue(r.forward, func() error { return nil })
+	t.Cleanup(func() {
+		q.stop() // else Close waits for what is never taken
+		_ = q.Close()
+	})
+	return q, namespaces.WithNamespace(t.Context(), "n")
+}
+
+func numbers(n int) (topics []string) {
+	for i := range n {
+		topics = append(topics, fmt.Sprintf("/t/%d", i))
+	}
+	return topics
+}
+
+func publishAll(t *testing.T, ctx context.Context, q *queue, topics []string) {
+	t.Helper()
+	for _, topic := range topics {
+		if err := q.Publish(ctx, topic, &eventtypes.TaskOOM{ContainerID: "c1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// containerd is away at first, and then now and then.
+func TestQueueKeepsTheOrder(t *testing.T) {
+	calls := 0
+	r := &receiver{answer: func(string) error {
+		if calls++; calls < 3 || calls%7 == 0 {
+			return []error{ttrpc.ErrClosed, context.DeadlineExceeded, status.Error(codes.Unavailable, "starting")}[calls%3]
+		}
+		return nil
+	}}
+	q, ctx := testQueue(t, r)
+	want := numbers(30)
+	publishAll(t, ctx, q, want)
+	if err := q.flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.got(); !slices.Equal(got, want) {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
+func TestQueueGoesOnAfterARefusal(t *testing.T) {
+	r := &receiver{answer: func(topic string) error {
+		if topic == "/t/1" {
+			return status.Error(codes.InvalidArgument, "no")
+		}
+		return nil
+	}}
+	q, ctx := testQueue(t, r)
+	publishAll(t, ctx, q, numbers(3))
+	_ = q.flush(t.Context())
+	if got := r.got(); !slices.Equal(got, []string{"/t/0", "/t/2"}) {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	r := &receiver{answer: func(string) error { return errors.New("away") }}
+	q, ctx := testQueue(t, r)
+	publishAll(t, ctx, q, numbers(maxWaiting))
+	if err := q.Publish(ctx, "/t/more", &eventtypes.TaskOOM{}); err == nil || !strings.Contains(err.Error(), "/t/more is lost") {
+		t.Errorf("%v", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _ = q.flush(short); time.Since(begin) > flushTime/2 {
+		t.Errorf("flush took %v", time.Since(begin))
+	}
+}
+
+func TestQueueSendsTheRestWhenItIsClosed(t *testing.T) {
+	released := false
+	r := &receiver{}
+	q := startQueue(r.forward, func() error { released = true; return nil })
+	want := numbers(20)
+	publishAll(t, namespaces.WithNamespace(t.Context(), "n"), q, want)
+	if err := q.Close(); err != nil || !released || !slices.Equal(r.got(), want) {
+		t.Errorf("%v, released %v, arrived %q", err, released, r.got())
+	}
+}
+
+func TestQueueNeedsANamespace(t *testing.T) {
+	q, _ := testQueue(t, &receiver{})
+	if err := q.Publish(t.Context(), "/t", &eventtypes.TaskOOM{}); err == nil {
+		t.Error("an event without a namespace")
+	}
+}
