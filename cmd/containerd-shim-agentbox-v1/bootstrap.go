@@ -233,7 +233,8 @@ func stopUnused(ctx context.Context, id, address string) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := taskapi.NewTTRPCTaskClient(client).Shutdown(ctx, &taskapi.ShutdownRequest{ID: id}); err != nil {
+	_, err = taskapi.NewTTRPCTaskClient(client).Shutdown(ctx, &taskapi.ShutdownRequest{ID: id})
+	if err != nil && !errors.Is(err, ttrpc.ErrClosed) { // it may be gone before it has answered
 		return fmt.Errorf("stop the shim: %w", err)
 	}
 	return nil
