@@ -17,8 +17,8 @@ UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
-HOST_PROMISE ?= runc,docker,io
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities
+HOST_PROMISE ?= runc,docker,io,ctr
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims
 TIMEOUT      := 30m
 
 .PHONY: help
