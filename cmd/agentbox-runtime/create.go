@@ -81,8 +81,9 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 	if err != nil {
 		return nil, invalid(path, err)
 	}
+	pause := doc.Pause(inv.cmd.ID)
 	plan, err := decide.Plan(cfg, doc, decide.Call{
-		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir,
+		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir, Pause: pause,
 	})
 	if err != nil {
 		return nil, invalid(path, err)
@@ -98,7 +99,7 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 		return nil, invalid(path, err)
 	}
 	st := inv.newState(cfg, runtime, plan, doc)
-	st.Bundle, st.Warnings = filepath.Dir(path), warnings
+	st.Bundle, st.Warnings, st.Pause = filepath.Dir(path), warnings, pause == spec.KnownPause
 	if st.Creator, err = state.FindProcess(os.Getpid()); err != nil {
 		return nil, fmt.Errorf("look at this process: %w", err)
 	}

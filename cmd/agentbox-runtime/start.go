@@ -22,6 +22,9 @@ func (inv *invocation) start() error {
 	if err != nil {
 		return err
 	}
+	if st.Pause {
+		return inv.becomeOf(st)
+	}
 	if st.Started != nil {
 		// The low-level runtime refuses a second start; what the first one
 		// found stays.
