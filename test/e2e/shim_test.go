@@ -647,7 +647,7 @@ func TestShimOutlivesContainerd(t *testing.T) {
 			t.Errorf("containerd has lost the container: %s", line)
 		}
 	}
-	if !strings.Contains(out.Stdout, cc.ID) || !strings.Contains(out.Stdout, bomb.ID) {
+	if !strings.Contains(out.Stdout, cc.ID) {
 		t.Errorf("ctr task ls: %v", out)
 	}
 	if out := cc.exec("e1", "echo in"); out.Stdout != "in\n" {
@@ -655,7 +655,7 @@ func TestShimOutlivesContainerd(t *testing.T) {
 	}
 	cc.call("task", "kill", "--signal", "TERM", cc.ID)
 	wantSeen(t, told(t, c.until(cc.ID, "/agentbox/verdict")), verdict.Exited, 7)
-	execute(t, 60*time.Second, c.ctr("task", "rm", "--force", bomb.ID))
+	execute(t, 60*time.Second, c.ctr("task", "rm", "--force", bomb.ID)) // containerd 2 has done so
 	r := bomb.result(bomb.ID)
 	wantSeen(t, r, verdict.OOMKilled, 137)
 	wantOOMVerdict(t, r)
@@ -682,6 +682,64 @@ func TestShimKilled(t *testing.T) {
 	}
 	execute(t, 60*time.Second, c.ctr("containers", "rm", cc.ID))
 	cc.nothingLeft()
+}
+
+// podOf makes a specification that of a pod's container; without a pod it is the
+// pause container of a new one.
+func podOf(pod string) Tweak {
+	return func(s Spec) {
+		kind := "container"
+		if pod == "" {
+			kind, pod = "sandbox", filepath.Base(s["linux"].(map[string]any)["cgroupsPath"].(string)) // its own id
+		}
+		s.set(kind, "annotations", "io.kubernetes.cri.container-type")
+		s.set(pod, "annotations", "io.kubernetes.cri.sandbox-id")
+	}
+}
+
+// The containers of a pod share a shim, and the one that only holds the pod's
+// namespaces is no sandbox.
+func TestShimPod(t *testing.T) {
+	c := newCtr(t)
+	c.watch()
+	pause := c.container(sh("trap 'exit 0' TERM; while :; do sleep 0.05; done"), podOf(""), with(10, "process", "oomScoreAdj"))
+	pause.detached()
+	member := c.held("exec tail /dev/zero", podOf(pause.ID), memoryLimit(64*mib))
+	member.detached()
+	if a, b := pause.shimPids(), member.shimPids(); len(a) != 1 || len(b) != 0 {
+		t.Errorf("the pod has the shims %v, and its container %v", a, b)
+	}
+	if have := cgroupOf(t, pause.pid()).limits(); have.Memory != unlimited || have.Pids != unlimited || have.Quota != unlimited || have.GroupKill {
+		t.Errorf("the pause container has limits: %+v", have)
+	}
+	if got := strings.TrimSpace(readFile(t, fmt.Sprintf("/proc/%d/oom_score_adj", pause.pid()))); got != "10" {
+		t.Errorf("the pause container's oom_score_adj is %s", got)
+	}
+	want := defaultLimits()
+	want.Memory = 64 * mib
+	if have := cgroupOf(t, member.pid()).limits(); have != want {
+		t.Errorf("the pod's container has %+v, want %+v", have, want)
+	}
+
+	member.release()
+	list := c.until(member.ID, "/tasks/exit")
+	wantOrder(t, list, 1)
+	wantOOMVerdict(t, told(t, list))
+	if names := topics(c.of(pause.ID)); slices.Contains(names, "/tasks/oom") || slices.Contains(names, "/tasks/exit") {
+		t.Errorf("the pause container has published %q", names)
+	}
+	member.call("task", "rm", member.ID)
+	pause.call("task", "kill", "--signal", "TERM", pause.ID)
+	list = c.until(pause.ID, "/tasks/exit")
+	if r := told(t, list); r != nil {
+		t.Errorf("a verdict about the pause container: %s", describe(r))
+	}
+	pause.call("task", "rm", pause.ID)
+	pause.nothingLeft()
+	member.nothingLeft()
+	if kept := pause.kept(pause.ID); len(kept) > 0 {
+		t.Errorf("a result of the pause container is kept: %s", describe(kept[0]))
+	}
 }
 
 // By Docker the shim is a runtime too, without a wrapper around its arguments.
