@@ -11,6 +11,8 @@ import (
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
+	taskapi "github.com/containerd/containerd/api/runtime/task/v3"
+	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/core/runtime"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -84,6 +86,7 @@ type known struct {
 }
 
 func (k *known) oomKills() int64 { return k.kills }
+func (k *known) keep() int64     { return k.kills }
 func (k *known) folder() string  { return "/bundle" }
 func (k *known) end(pid, status int, _ time.Time) (*result.Result, error) {
 	k.asked = append(k.asked, pid, status)
@@ -120,7 +123,7 @@ func TestTap(t *testing.T) {
 		{"nothing is known", known{}, []events.Event{exitOf("c1", 1)}, []string{exit}},
 		{"the record fails", known{err: errors.New("no space")}, []events.Event{exitOf("c1", 1)}, []string{exit}},
 		{"the record fails and there is a result", known{result: ended, err: errors.New("no space")}, []events.Event{exitOf("c1", 1)}, []string{verdictTopic, exit}},
-		{"another container's events", known{kills: 1}, []events.Event{oomOf("c2"), &eventtypes.TaskExit{ContainerID: "c2", ID: "c2"}}, []string{"/tasks/oom c2", exit}},
+		{"of a container that was deleted", known{kills: 1}, []events.Event{oomOf("c2"), &eventtypes.TaskExit{ContainerID: "c2", ID: "c2"}}, []string{exit}},
 		{"events of other kinds", known{}, []events.Event{&eventtypes.TaskCreate{ContainerID: "c1"}, &eventtypes.TaskStart{}, &eventtypes.TaskDelete{}}, []string{create, started, deleted}},
 	}
 	for _, tt := range tests {
@@ -163,6 +166,64 @@ func TestDeleteWaitsForTheRecord(t *testing.T) {
 	}
 }
 
+// stopped is a task service with a container that has ended.
+type stopped struct {
+	taskapi.TTRPCTaskService
+	status  tasktypes.Status
+	deleted chan struct{}
+}
+
+func (s stopped) State(context.Context, *taskapi.StateRequest) (*taskapi.StateResponse, error) {
+	return &taskapi.StateResponse{Status: s.status}, nil
+}
+
+func (s stopped) Delete(context.Context, *taskapi.DeleteRequest) (*taskapi.DeleteResponse, error) {
+	close(s.deleted)
+	return &taskapi.DeleteResponse{}, nil
+}
+
+func TestDelete(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		status tasktypes.Status
+		exec   string
+		waits  bool
+	}{
+		{"the container has ended", tasktypes.Status_STOPPED, "", true},
+		{"it runs, and containerd's service refuses", tasktypes.Status_RUNNING, "", false},
+		{"an exec", tasktypes.Status_STOPPED, "e1", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tp := newTap(&recorder{})
+			tp.add("c1", &known{})
+			inner := stopped{status: tt.status, deleted: make(chan struct{})}
+			s := &service{TTRPCTaskService: inner, tap: tp, lines: &commandLines{}}
+			done := make(chan error, 1)
+			go func() {
+				_, err := s.Delete(context.Background(), &taskapi.DeleteRequest{ID: "c1", ExecID: tt.exec})
+				done <- err
+			}()
+			if tt.waits {
+				select {
+				case <-inner.deleted:
+					t.Fatal("deleted before the end was recorded")
+				case <-time.After(100 * time.Millisecond):
+				}
+				if err := tp.Publish(t.Context(), exit, exitOf("c1", 0)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			<-inner.deleted
+			if known := tp.remove("c1") != ""; known != (tt.exec != "") {
+				t.Errorf("the container is known afterwards: %v", known)
+			}
+		})
+	}
+}
+
 func TestVerdictEvent(t *testing.T) {
 	code := 137
 	e, err := verdictEvent(&result.Result{ID: "c1", Status: verdict.OOMKilled, ErrorCode: verdict.MemoryLimitExceeded, ExitCode: &code, ExitSource: verdict.ExitContainerd})
@@ -195,6 +256,12 @@ func TestSandbox(t *testing.T) {
 	}
 	if r, err := s.end(43, 0, time.Now()); r != nil || err == nil || !strings.Contains(err.Error(), "is 42, and 43 has ended") {
 		t.Errorf("another process: %+v, %v", r, err)
+	}
+	if n := s.keep(); n != 0 { // no cgroup
+		t.Errorf("%d kills", n)
+	}
+	if kept, err := store.Load(state.CleanRoot(root), "c1"); err != nil || kept.Evidence == nil {
+		t.Errorf("kept at a kill: %+v, %v", kept, err)
 	}
 	r, err := s.end(42, 130, time.Now())
 	if err != nil || r.ExitSource != verdict.ExitContainerd || *r.ExitCode != 130 || r.Signal != nil || r.Status != verdict.Ended {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +15,14 @@ import (
 
 	"github.com/containerd/containerd/api/types"
 	runcmanager "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
+	runcshim "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/log"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/agentbox/agentbox/pkg/state"
 )
 
 const (
@@ -64,6 +70,82 @@ func (m manager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInf
 	}
 	info.Version = &types.RuntimeVersion{Version: version()}
 	return info, nil
+}
+
+// Stop clears away after a shim that has died: the container's verdict is told,
+// since nobody else does, and its socket goes, unless a shim of the pod lives.
+func (m manager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
+	bundle, err := os.Getwd() // containerd calls this in the bundle
+	if err != nil {
+		return shim.StopStatus{}, fmt.Errorf("find the bundle of %s: %w", id, err)
+	}
+	address := addressIn(bundle)
+	left := stateOf(ctx, bundle, id)
+	status, err := m.Shim.Stop(ctx, id)
+	if err != nil {
+		return status, err
+	}
+	if left != nil {
+		if err := tellKept(ctx, left); err != nil {
+			log.G(ctx).WithError(err).WithField("id", id).Warn("publish the verdict")
+		}
+	}
+	if address != "" && !shim.CanConnect(address) {
+		_ = shim.RemoveSocket(address) // the shim may have done so
+	}
+	return status, nil
+}
+
+// addressIn returns the address of the shim that served a bundle: it is in a file
+// of ours or, since containerd 1.7, in one of containerd. "": it is not known.
+func addressIn(bundle string) string {
+	if address, err := shim.ReadAddress(filepath.Join(bundle, addressFile)); err == nil {
+		return address
+	}
+	var told struct {
+		Address string `json:"address"`
+	}
+	data, err := os.ReadFile(filepath.Join(bundle, "bootstrap.json"))
+	if err != nil || json.Unmarshal(data, &told) != nil {
+		return ""
+	}
+	return told.Address
+}
+
+// stateOf returns the state of a container whose shim has died; nil: it has none,
+// or none that can be read, which delete will say.
+func stateOf(ctx context.Context, bundle, id string) *state.State {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil
+	}
+	options, err := runcshim.ReadOptions(bundle)
+	if err != nil {
+		return nil
+	}
+	left := sandbox{states: state.Store{Dir: state.DefaultDir()}, root: runtimeRoot(options.GetRoot(), ns), id: id}
+	st, err := left.load()
+	if err != nil {
+		return nil
+	}
+	return st
+}
+
+// tellKept publishes the result that the delete of a container has kept.
+func tellKept(ctx context.Context, st *state.State) error {
+	kept, err := st.Results.Newest(st.ID, 1)
+	if err != nil || len(kept) == 0 || kept[0].Nonce != st.Nonce {
+		return err // a container that was never started has none
+	}
+	event, err := verdictEvent(kept[0])
+	if err != nil {
+		return err
+	}
+	q, err := newQueue(os.Getenv(ttrpcAddressEnv))
+	if err != nil {
+		return err
+	}
+	return errors.Join(q.Publish(ctx, verdictTopic, event), q.Close())
 }
 
 func version() string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -208,4 +209,44 @@ func FuzzTranslate(f *testing.F) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// containerd asks a shim what its runtime can do, with the options of a
+// container.
+func TestInfo(t *testing.T) {
+	dir := t.TempDir()
+	program := "#!/bin/sh\n[ \"$1\" = features ] && echo '{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.2.0\"}'\n"
+	if err := os.WriteFile(filepath.Join(dir, "agentbox-runtime"), []byte(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for name, given := range map[string]proto.Message{
+		"no options":      nil,
+		"a path":          &runtimeoptions.Options{ConfigPath: "/etc/a.toml"},
+		"options of runc": &runcoptions.Options{SystemdCgroup: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var input []byte
+			if given != nil {
+				var err error
+				if input, err = proto.Marshal(pack(t, given)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			info, err := newManager().Info(t.Context(), bytes.NewReader(input))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.GetName() != runtimeType || !strings.Contains(string(info.GetFeatures().GetValue()), "1.2.0") {
+				t.Errorf("got %v", info)
+			}
+			var runc runcoptions.Options
+			if err := info.GetOptions().UnmarshalTo(&runc); err != nil || runc.GetBinaryName() != filepath.Join(dir, "agentbox-runtime") {
+				t.Errorf("options %v, %v", info.GetOptions(), err)
+			}
+		})
+	}
+	if _, err := newManager().Info(t.Context(), strings.NewReader("{")); err == nil {
+		t.Error("no error for what is no message")
+	}
 }

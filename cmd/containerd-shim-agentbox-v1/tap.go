@@ -40,6 +40,8 @@ type watched struct {
 type evidence interface {
 	// oomKills counts, see harvest.OOMKills.
 	oomKills() int64
+	// keep records what the cgroup counts now, and returns oomKills.
+	keep() int64
 	// end records the end of the first process; the result is nil where there
 	// is none.
 	end(pid, status int, at time.Time) (*result.Result, error)
@@ -98,7 +100,12 @@ func (t *tap) Publish(ctx context.Context, topic string, event events.Event) err
 	switch e := event.(type) {
 	case *eventtypes.TaskOOM:
 		c := t.containers[e.GetContainerID()]
-		if c != nil && !c.order.oom(c.evidence.oomKills()) {
+		if c == nil { // deleted meanwhile
+			return nil
+		}
+		// The cgroup of a systemd scope goes with its last process: this may be
+		// the last time that its counters can be read.
+		if !c.order.oom(c.evidence.keep()) {
 			return nil
 		}
 	case *eventtypes.TaskExit:
@@ -165,6 +172,18 @@ func (s *sandbox) oomKills() int64 {
 		return 0 // end says why
 	}
 	return harvest.OOMKills(st)
+}
+
+func (s *sandbox) keep() int64 {
+	st, err := s.load()
+	if err != nil || st.Started == nil {
+		return 0
+	}
+	harvest.Collect(st)
+	if err := s.states.Update(st); err != nil {
+		log.L.WithError(err).WithField("id", s.id).Error("keep the evidence of an out-of-memory kill")
+	}
+	return result.EventsOf(*st.Evidence).OOMKill
 }
 
 // end takes the status that containerd's reaper gives: 128+n for signal n, so

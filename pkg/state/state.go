@@ -78,6 +78,9 @@ func (s *State) Result() *result.Result {
 		Warnings: append([]string{}, append(s.Plan.Warnings, s.Warnings...)...),
 		Usage:    s.Usage,
 	}
+	if s.Pause {
+		r.Message = "the pause container of a pod: it is no sandbox and has no limits"
+	}
 	if s.Started != nil {
 		r.Status, r.Message = verdict.Running, "running"
 		r.Enforcement = s.Started.Enforcement

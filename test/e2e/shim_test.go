@@ -378,6 +378,19 @@ func (c *CtrContainer) shimPids() (pids []int) {
 	return pids
 }
 
+// socket is where the shim of a running container listens.
+func (c *CtrContainer) socket() string {
+	c.t.Helper()
+	if text := c.fileOf("address"); text != "" {
+		return strings.TrimPrefix(text, "unix://")
+	}
+	var told struct{ Address string }
+	if err := json.Unmarshal([]byte(c.fileOf("bootstrap.json")), &told); err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.TrimPrefix(told.Address, "unix://")
+}
+
 // wantSeen checks a result of which the shim saw the end.
 func wantSeen(t *testing.T, r *result.Result, status verdict.Status, code int) {
 	t.Helper()
@@ -434,6 +447,10 @@ func TestShimExecAndKill(t *testing.T) {
 	if have := cgroupOf(t, cc.pid()).limits(); have != defaultLimits() {
 		t.Errorf("the cgroup has %+v, want the defaults", have)
 	}
+	socket := cc.socket()
+	if !exists(socket) {
+		t.Errorf("there is no %q", socket)
+	}
 	if out := cc.exec("e1", "echo in; exit 5"); out.Code != 5 || out.Stdout != "in\n" {
 		t.Errorf("ctr task exec: %v", out)
 	}
@@ -448,6 +465,9 @@ func TestShimExecAndKill(t *testing.T) {
 	wantSeen(t, told(t, list), verdict.Exited, 7)
 	cc.call("task", "rm", cc.ID)
 	cc.nothingLeft()
+	if exists(socket) {
+		t.Errorf("%s is left", socket)
+	}
 	sameResult(t, cc.result(cc.ID), told(t, list))
 	list = c.until(cc.ID, "/tasks/delete")
 	wantOrder(t, list, 0)
@@ -664,22 +684,26 @@ func TestShimOutlivesContainerd(t *testing.T) {
 // A shim that was killed is cleared away by containerd, which calls delete.
 func TestShimKilled(t *testing.T) {
 	c := newCtr(t)
+	c.watch()
 	cc := c.container(sh("sleep 1000"))
 	cc.detached()
-	pids := cc.shimPids()
-	if len(pids) != 1 {
-		t.Fatalf("shims: %v", pids)
+	pids, socket := cc.shimPids(), cc.socket()
+	if len(pids) != 1 || !exists(socket) {
+		t.Fatalf("shims %v, at %q", pids, socket)
 	}
 	kill(t, pids[0], unix.SIGKILL)
-	eventually(t, 30*time.Second, func() string {
-		if len(cc.kept(cc.ID)) == 0 {
-			return "no result is kept"
-		}
-		return ""
-	})
-	if r := cc.result(cc.ID); r.Status != verdict.Ended || r.ErrorCode != "" {
-		t.Errorf("nobody saw the end: %s", describe(r))
+	list := c.until(cc.ID, "/tasks/delete")
+	if names := topics(list); slices.Index(names, "/agentbox/verdict") > slices.Index(names, "/tasks/delete") {
+		t.Errorf("published %q", names)
 	}
+	if exists(socket) {
+		t.Errorf("%s is left", socket)
+	}
+	r := told(t, list)
+	if r == nil || r.Status != verdict.Ended || r.ErrorCode != "" || r.ExitSource != verdict.ExitUnknown {
+		t.Fatalf("nobody saw the end: %q %v", topics(list), r)
+	}
+	sameResult(t, cc.result(cc.ID), r)
 	execute(t, 60*time.Second, c.ctr("containers", "rm", cc.ID))
 	cc.nothingLeft()
 }
