@@ -21,6 +21,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", m.Name(), err)
 		os.Exit(1)
 	}
-	register()
+	published := register()
 	shim.RunShim(context.Background(), m)
+	published()
 }

@@ -175,9 +175,7 @@ func refused(err error) bool {
 }
 
 // flush waits until everything is sent, or ctx ends.
-func (q *queue) flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, flushTime)
-	defer cancel()
+func (q *queue) flush(ctx context.Context) {
 	wake := context.AfterFunc(ctx, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -189,7 +187,14 @@ func (q *queue) flush(ctx context.Context) error {
 	for len(q.waiting) > 0 && ctx.Err() == nil {
 		q.changed.Wait()
 	}
-	return nil // a shim that ends has nobody to tell
+}
+
+// await waits until the queue was closed.
+func (q *queue) await(limit time.Duration) {
+	select {
+	case <-q.done:
+	case <-time.After(limit):
+	}
 }
 
 // flushTime is how long the end of a shim waits for containerd.
@@ -197,7 +202,9 @@ const flushTime = 2 * time.Second
 
 // Close sends what it can in a short time, and stops.
 func (q *queue) Close() error {
-	_ = q.flush(context.Background()) // never fails
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	q.flush(ctx)
 	q.mu.Lock()
 	q.stopped = true
 	q.changed.Broadcast()

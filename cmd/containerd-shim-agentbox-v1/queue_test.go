@@ -81,9 +81,7 @@ func TestQueueKeepsTheOrder(t *testing.T) {
 	q, ctx := testQueue(t, r)
 	want := numbers(30)
 	publishAll(t, ctx, q, want)
-	if err := q.flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	q.flush(t.Context())
 	if got := r.got(); !slices.Equal(got, want) {
 		t.Errorf("arrived: %q", got)
 	}
@@ -98,7 +96,7 @@ func TestQueueGoesOnAfterARefusal(t *testing.T) {
 	}}
 	q, ctx := testQueue(t, r)
 	publishAll(t, ctx, q, numbers(3))
-	_ = q.flush(t.Context())
+	q.flush(t.Context())
 	if got := r.got(); !slices.Equal(got, []string{"/t/0", "/t/2"}) {
 		t.Errorf("arrived: %q", got)
 	}
@@ -114,7 +112,7 @@ func TestQueueIsBounded(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	begin := time.Now()
-	if _ = q.flush(short); time.Since(begin) > flushTime/2 {
+	if q.flush(short); time.Since(begin) > flushTime/2 {
 		t.Errorf("flush took %v", time.Since(begin))
 	}
 }
@@ -125,8 +123,17 @@ func TestQueueSendsTheRestWhenItIsClosed(t *testing.T) {
 	q := startQueue(r.forward, func() error { released = true; return nil })
 	want := numbers(20)
 	publishAll(t, namespaces.WithNamespace(t.Context(), "n"), q, want)
-	if err := q.Close(); err != nil || !released || !slices.Equal(r.got(), want) {
-		t.Errorf("%v, released %v, arrived %q", err, released, r.got())
+	closed := make(chan error, 1)
+	go func() { // as the task service does, when the shim is about to end
+		time.Sleep(20 * time.Millisecond)
+		closed <- q.Close()
+	}()
+	q.await(time.Minute)
+	if got := r.got(); !slices.Equal(got, want) {
+		t.Errorf("arrived: %q", got)
+	}
+	if err := <-closed; err != nil || !released {
+		t.Errorf("%v, released %v", err, released)
 	}
 }
 

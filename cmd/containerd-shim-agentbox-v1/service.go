@@ -23,8 +23,12 @@ import (
 	"github.com/agentbox/agentbox/pkg/state"
 )
 
-// register makes the task service known to containerd's shim package.
-func register() {
+// register makes the task service known to containerd's shim package. The
+// function that it returns waits for the last events of a server that has ended:
+// containerd's package does not, and the event of a delete, which is followed by
+// the end, could be lost.
+func register() (published func()) {
+	var served *service
 	registry.Register(&plugin.Registration{
 		Type:     plugins.TTRPCPlugin,
 		ID:       "task",
@@ -34,17 +38,24 @@ func register() {
 			if err != nil {
 				return nil, err
 			}
-			return newService(ic.Context, ic.Properties[plugins.PropertyTTRPCAddress], down.(shutdown.Service))
+			served, err = newService(ic.Context, ic.Properties[plugins.PropertyTTRPCAddress], down.(shutdown.Service))
+			return served, err
 		},
 	})
+	return func() {
+		if served != nil {
+			served.events.await(2 * flushTime)
+		}
+	}
 }
 
 // service is containerd's task service for runc, with agentbox-runtime as the
 // runtime and a tap on its events.
 type service struct {
 	taskapi.TTRPCTaskService
-	tap   *tap
-	lines *commandLines
+	events *queue
+	tap    *tap
+	lines  *commandLines
 }
 
 func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service) (*service, error) {
@@ -52,7 +63,6 @@ func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service)
 	if err != nil {
 		return nil, err
 	}
-	down.RegisterCallback(q.flush)
 	t := newTap(q)
 	inner, err := task.NewTaskService(ctx, t, down)
 	if err != nil {
@@ -60,7 +70,7 @@ func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service)
 	}
 	lines := &commandLines{ProcessMonitor: runc.Monitor} // of the task service, just set
 	runc.Monitor = lines
-	return &service{TTRPCTaskService: inner, tap: t, lines: lines}, nil
+	return &service{TTRPCTaskService: inner, events: q, tap: t, lines: lines}, nil
 }
 
 // Create translates the options, which containerd's service takes in one form

@@ -559,7 +559,7 @@ func TestShimManyMemoryBombs(t *testing.T) {
 	close(work)
 	wg.Wait()
 	for _, cc := range all {
-		list := c.until(cc.ID, "/tasks/exit")
+		list := c.until(cc.ID, "/tasks/delete")
 		wantOrder(t, list, 1)
 		r := told(t, list)
 		wantSeen(t, r, verdict.OOMKilled, 137)
