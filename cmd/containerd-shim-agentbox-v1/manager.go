@@ -18,6 +18,7 @@ import (
 	runcshim "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
+	containerdversion "github.com/containerd/containerd/v2/version"
 	"github.com/containerd/log"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -37,7 +38,11 @@ var release string
 // share one.
 type manager struct{ shim.Shim }
 
-func newManager() manager { return manager{runcmanager.NewShimManager(runtimeType)} }
+func newManager() manager {
+	// containerd's package shows these, by -v and to whoever asks for the runtime.
+	containerdversion.Version, containerdversion.Revision = version(), ""
+	return manager{runcmanager.NewShimManager(runtimeType)}
+}
 
 // Info describes the runtime, with the features of the low-level one. It reads
 // the same options as a container's create.
@@ -64,12 +69,7 @@ func (m manager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInf
 	if data, err = proto.Marshal(translated); err != nil {
 		return nil, fmt.Errorf("hand on the options: %w", err)
 	}
-	info, err := m.Shim.Info(ctx, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	info.Version = &types.RuntimeVersion{Version: version()}
-	return info, nil
+	return m.Shim.Info(ctx, bytes.NewReader(data))
 }
 
 // Stop clears away after a shim that has died: the container's verdict is told,
@@ -148,6 +148,7 @@ func tellKept(ctx context.Context, st *state.State) error {
 	return errors.Join(q.Publish(ctx, verdictTopic, event), q.Close())
 }
 
+// version is that of this build.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

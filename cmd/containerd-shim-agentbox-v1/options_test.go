@@ -237,7 +237,7 @@ func TestInfo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if info.GetName() != runtimeType || !strings.Contains(string(info.GetFeatures().GetValue()), "1.2.0") {
+			if info.GetName() != runtimeType || info.GetVersion().GetVersion() != version() || !strings.Contains(string(info.GetFeatures().GetValue()), "1.2.0") {
 				t.Errorf("got %v", info)
 			}
 			var runc runcoptions.Options

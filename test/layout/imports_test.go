@@ -111,6 +111,24 @@ func TestTheRuntimeStaysLight(t *testing.T) {
 	t.Fatal("cmd/agentbox-runtime is not in the list")
 }
 
+// TestOnlyTheShimLinksContainerd: it is large, and slow to start.
+func TestOnlyTheShimLinksContainerd(t *testing.T) {
+	links := func(p goPackage) bool {
+		return slices.ContainsFunc(p.Deps, func(dep string) bool { return strings.HasPrefix(dep, "github.com/containerd/") })
+	}
+	found := false
+	for _, p := range list(t) {
+		shim := p.ImportPath == module+"cmd/containerd-shim-agentbox-v1"
+		found = found || shim
+		if links(p) != shim {
+			t.Errorf("%s links containerd: %v", p.ImportPath, !shim)
+		}
+	}
+	if !found {
+		t.Fatal("the shim is not in the list")
+	}
+}
+
 func TestLimitsUsesTheStandardLibraryOnly(t *testing.T) {
 	for _, p := range list(t) {
 		if p.ImportPath != module+"pkg/limits" {
