@@ -141,10 +141,7 @@ func tellKept(ctx context.Context, st *state.State) error {
 	if err != nil {
 		return err
 	}
-	q, err := newQueue(os.Getenv(ttrpcAddressEnv))
-	if err != nil {
-		return err
-	}
+	q := newQueue(os.Getenv(ttrpcAddressEnv))
 	return errors.Join(q.Publish(ctx, verdictTopic, event), q.Close())
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,7 +13,6 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/containerd/v2/pkg/ttrpcutil"
 	"github.com/containerd/log"
 	"github.com/containerd/ttrpc"
 	"github.com/containerd/typeurl/v2"
@@ -49,33 +50,42 @@ type message struct {
 }
 
 // newQueue sends to the containerd at a TTRPC address.
-func newQueue(address string) (*queue, error) {
-	client, err := ttrpcutil.NewClient(address)
-	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w", address, err)
-	}
-	forward := func(ctx context.Context, envelope *types.Envelope) error {
-		err := send(ctx, client, envelope)
-		if !errors.Is(err, ttrpc.ErrClosed) {
-			return err
-		}
-		if err := client.Reconnect(); err != nil {
-			return err
-		}
-		return send(ctx, client, envelope)
-	}
-	return startQueue(forward, client.Close), nil
+func newQueue(address string) *queue {
+	s := &sender{path: strings.TrimPrefix(address, "unix://")}
+	return startQueue(s.send, s.close)
 }
 
-func send(ctx context.Context, client *ttrpcutil.Client, envelope *types.Envelope) error {
-	service, err := client.EventsService()
-	if err != nil {
-		return err
-	}
+// sender is a connection to containerd, made when it is needed. containerd's own
+// client tries to connect a hundred times a second; the queue waits longer.
+type sender struct {
+	path   string
+	client *ttrpc.Client // nil: not connected
+}
+
+func (s *sender) send(ctx context.Context, envelope *types.Envelope) error {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
-	_, err = service.Forward(ctx, &eventsapi.ForwardRequest{Envelope: envelope})
+	if s.client == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.path)
+		if err != nil {
+			return err
+		}
+		s.client = ttrpc.NewClient(conn)
+	}
+	_, err := eventsapi.NewTTRPCEventsClient(s.client).Forward(ctx, &eventsapi.ForwardRequest{Envelope: envelope})
+	if errors.Is(err, ttrpc.ErrClosed) {
+		err = errors.Join(err, s.close())
+	}
 	return err
+}
+
+func (s *sender) close() error {
+	if s.client == nil {
+		return nil
+	}
+	client := s.client
+	s.client = nil
+	return client.Close()
 }
 
 func startQueue(forward func(context.Context, *types.Envelope) error, release func() error) *queue {

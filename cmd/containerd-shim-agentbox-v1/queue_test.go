@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -11,11 +13,13 @@ import (
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
+	eventsapi "github.com/containerd/containerd/api/services/ttrpc/events/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // receiver is a containerd that takes events, unless it says why not.
@@ -81,7 +85,59 @@ func TestQueueKeepsTheOrder(t *testing.T) {
 	q, ctx := testQueue(t, r)
 	want := numbers(30)
 	publishAll(t, ctx, q, want)
-	q.flush(t.Context())
+	flush(t, q)
+	if got := r.got(); !slices.Equal(got, want) {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
+// flush waits for the queue, but not for ever.
+func flush(t *testing.T, q *queue) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	q.flush(ctx)
+}
+
+// Forward is the call of containerd's API.
+func (r *receiver) Forward(ctx context.Context, request *eventsapi.ForwardRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, r.forward(ctx, request.GetEnvelope())
+}
+
+// serveEvents is containerd's side; stop ends it as a restart does.
+func (r *receiver) serveEvents(t *testing.T, path string) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ttrpc.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventsapi.RegisterTTRPCEventsService(server, r)
+	go func() { _ = server.Serve(context.Background(), l) }()
+	return func() { _ = server.Close() }
+}
+
+func TestQueueFindsContainerdAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	q := newQueue("unix://" + path)
+	t.Cleanup(func() {
+		q.stop()
+		_ = q.Close()
+	})
+	ctx := namespaces.WithNamespace(t.Context(), "n")
+	want := numbers(30)
+	r := &receiver{}
+	publishAll(t, ctx, q, want[:10]) // before it is there
+	stop := r.serveEvents(t, path)
+	flush(t, q)
+	stop()
+	publishAll(t, ctx, q, want[10:20]) // while it is away
+	defer r.serveEvents(t, path)()
+	publishAll(t, ctx, q, want[20:])
+	flush(t, q)
 	if got := r.got(); !slices.Equal(got, want) {
 		t.Errorf("arrived: %q", got)
 	}
@@ -96,7 +152,7 @@ func TestQueueGoesOnAfterARefusal(t *testing.T) {
 	}}
 	q, ctx := testQueue(t, r)
 	publishAll(t, ctx, q, numbers(3))
-	q.flush(t.Context())
+	flush(t, q)
 	if got := r.got(); !slices.Equal(got, []string{"/t/0", "/t/2"}) {
 		t.Errorf("arrived: %q", got)
 	}

@@ -59,10 +59,7 @@ type service struct {
 }
 
 func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service) (*service, error) {
-	q, err := newQueue(ttrpcAddress)
-	if err != nil {
-		return nil, err
-	}
+	q := newQueue(ttrpcAddress)
 	t := newTap(q)
 	inner, err := task.NewTaskService(ctx, t, down)
 	if err != nil {
