@@ -123,6 +123,19 @@ func TestTap(t *testing.T) {
 		{"nothing is known", known{}, []events.Event{exitOf("c1", 1)}, []string{exit}},
 		{"the record fails", known{err: errors.New("no space")}, []events.Event{exitOf("c1", 1)}, []string{exit}},
 		{"the record fails and there is a result", known{result: ended, err: errors.New("no space")}, []events.Event{exitOf("c1", 1)}, []string{verdictTopic, exit}},
+		{"an end that is published twice", known{result: ended}, []events.Event{exitOf("c1", 0), exitOf("c1", 0)}, []string{verdictTopic, exit, exit}},
+		{
+			"an exec with the id of its container",
+			known{kills: 1, result: ended},
+			[]events.Event{&eventtypes.TaskCreate{ContainerID: "c1", Pid: 7}, exitOf("c1", 137), &eventtypes.TaskExit{ContainerID: "c1", ID: "c1", Pid: 7}},
+			[]string{create, oom, exit, verdictTopic, exit},
+		},
+		{
+			"a restored container",
+			known{result: ended},
+			[]events.Event{&eventtypes.TaskCreate{ContainerID: "c1"}, &eventtypes.TaskStart{ContainerID: "c1", Pid: 42}, exitOf("c1", 0)},
+			[]string{create, started, verdictTopic, exit},
+		},
 		{"of a container that was deleted", known{kills: 1}, []events.Event{oomOf("c2"), &eventtypes.TaskExit{ContainerID: "c2", ID: "c2"}}, []string{exit}},
 		{"events of other kinds", known{}, []events.Event{&eventtypes.TaskCreate{ContainerID: "c1"}, &eventtypes.TaskStart{}, &eventtypes.TaskDelete{}}, []string{create, started, deleted}},
 	}
@@ -157,6 +170,9 @@ func TestDeleteWaitsForTheRecord(t *testing.T) {
 	}
 	if !slices.Equal(k.asked, []int{42, 9}) {
 		t.Errorf("recorded %v", k.asked)
+	}
+	if tp.add("c1", &known{}) {
+		t.Error("an id is used twice")
 	}
 	if got := tp.remove("c1"); got != "/bundle" {
 		t.Errorf("the bundle is %q", got)

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shutdown"
 	"github.com/containerd/containerd/v2/plugins"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	runc "github.com/containerd/go-runc"
 	"github.com/containerd/log"
@@ -94,13 +95,16 @@ func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 	if r.Options, err = anypb.New(given.runc); err != nil {
 		return nil, errgrpc.ToGRPC(err)
 	}
-	s.lines.set(r.GetBundle(), flags)
-	s.tap.add(r.GetID(), &sandbox{
+	free := s.tap.add(r.GetID(), &sandbox{
 		states: state.Store{Dir: state.DefaultDir()},
 		root:   runtimeRoot(given.runc.GetRoot(), ns),
 		id:     r.GetID(),
 		bundle: r.GetBundle(),
 	})
+	if !free {
+		return nil, errgrpc.ToGRPCf(errdefs.ErrAlreadyExists, "task %s", r.GetID())
+	}
+	s.lines.set(r.GetBundle(), flags)
 	resp, err := s.TTRPCTaskService.Create(ctx, r)
 	if err != nil {
 		s.forget(r.GetID())

@@ -33,7 +33,14 @@ type tap struct {
 type watched struct {
 	evidence evidence
 	order    order
+	pid      uint32        // of the first process; 0: not known yet
 	ended    chan struct{} // closed when the end was recorded
+}
+
+// isEnd reports whether an exit is that of the first process. An exec may have
+// been given the id of its container.
+func (c *watched) isEnd(e *eventtypes.TaskExit) bool {
+	return e.GetID() == e.GetContainerID() && (c.pid == 0 || c.pid == e.GetPid())
 }
 
 // evidence is what agentbox knows about a container.
@@ -53,10 +60,22 @@ func newTap(next shim.Publisher) *tap {
 	return &tap{next: next, containers: map[string]*watched{}}
 }
 
-func (t *tap) add(id string, e evidence) {
+// add takes note of a container, and reports whether its id was free.
+func (t *tap) add(id string, e evidence) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.containers[id] != nil {
+		return false
+	}
 	t.containers[id] = &watched{evidence: e, ended: make(chan struct{})}
+	return true
+}
+
+// at notes the first process of a container.
+func (t *tap) at(id string, pid uint32) {
+	if c := t.containers[id]; c != nil {
+		c.pid = pid
+	}
 }
 
 // remove forgets a container and returns its bundle; "" if there was none.
@@ -98,6 +117,10 @@ func (t *tap) Publish(ctx context.Context, topic string, event events.Event) err
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch e := event.(type) {
+	case *eventtypes.TaskCreate:
+		t.at(e.GetContainerID(), e.GetPid())
+	case *eventtypes.TaskStart: // of a restored one, which was created without a process
+		t.at(e.GetContainerID(), e.GetPid())
 	case *eventtypes.TaskOOM:
 		c := t.containers[e.GetContainerID()]
 		if c == nil { // deleted meanwhile
@@ -122,8 +145,8 @@ const sigkilled = 128 + 9
 // beforeExit publishes what goes before a TaskExit. Nothing that fails here keeps
 // the exit from being published.
 func (t *tap) beforeExit(ctx context.Context, c *watched, e *eventtypes.TaskExit) {
-	first := e.GetID() == e.GetContainerID()
-	if !first && e.GetExitStatus() != sigkilled {
+	first := c.isEnd(e)
+	if c.order.over || !first && e.GetExitStatus() != sigkilled {
 		return
 	}
 	if c.order.exit(first, c.evidence.oomKills()) {

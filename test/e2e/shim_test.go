@@ -533,7 +533,7 @@ func TestShimMemoryBombInAnExec(t *testing.T) {
 
 // Many sandboxes run out of memory at the same time, and the events of each are
 // in order.
-func TestShimManyMemoryBombs(t *testing.T) {
+func TestSoakShimMemoryBombs(t *testing.T) {
 	const atOnce = 8
 	total := rounds(30)
 	c := newCtr(t)
