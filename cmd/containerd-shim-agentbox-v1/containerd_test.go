@@ -75,6 +75,12 @@ func TestNewestContainerd(t *testing.T) {
 	if err != nil || connected.GetShimPid() == 0 {
 		t.Fatalf("connected to %v, %v", connected, err)
 	}
+	pid := int(connected.GetShimPid())
+	t.Cleanup(func() {
+		if !ended(pid) {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	})
 	_, err = client.Create(ctx, &taskapi.CreateTaskRequest{ID: "c1", Bundle: bundle.Path, Options: options})
 	if err == nil || !strings.Contains(err.Error(), "agentbox-runtime was not found in "+filepath.Dir(program)) {
 		t.Errorf("create without a runtime: %v", err)
@@ -83,22 +89,20 @@ func TestNewestContainerd(t *testing.T) {
 	if _, err := client.Shutdown(ctx, &taskapi.ShutdownRequest{ID: "c1"}); err != nil && !errors.Is(err, ttrpc.ErrClosed) {
 		t.Fatal(err)
 	}
-	mustEnd(t, int(connected.GetShimPid()))
+	for deadline := time.Now().Add(20 * time.Second); !ended(pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the shim, %d, goes on", pid)
+		}
+	}
 	if names, err := filepath.Glob(filepath.Join(sockets, "*")); err != nil || len(names) > 0 {
 		t.Errorf("sockets are left: %q, %v", names, err)
 	}
 }
 
-func mustEnd(t *testing.T, pid int) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); unix.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
-		if state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); strings.Contains(string(state), ") Z ") {
-			return // whoever reaps it
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the shim, %d, goes on", pid)
-		}
-	}
+// ended reports whether a process is gone, or waits for whoever reaps it.
+func ended(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(data), ") Z ")
 }
 
 // A shim that cannot start says why, whichever containerd asks, and leaves
