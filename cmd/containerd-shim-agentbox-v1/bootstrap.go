@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -110,12 +112,11 @@ func bootstrap(ctx context.Context, s shim.Shim, args []string) error {
 		os.Stdin, err = again(input)
 		return err
 	}
-	output, err := start(ctx, s, c, os.Getenv, input)
-	if err != nil {
+	// Else a containerd that has gone ends this process before it has cleared
+	// away. Not ignored, which the shim and its containers would inherit.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	if err := start(ctx, s, c, os.Getenv, input, os.Stdout); err != nil {
 		return err
-	}
-	if _, err := os.Stdout.Write(output); err != nil {
-		return fmt.Errorf("answer containerd: %w", err)
 	}
 	os.Exit(0)
 	return nil
@@ -145,27 +146,38 @@ func again(input []byte) (*os.File, error) {
 	return r, nil
 }
 
-// start starts a shim in the current folder, the bundle, and returns what the
-// calling containerd reads.
-func start(ctx context.Context, s shim.Shim, c call, getenv func(string) string, input []byte) ([]byte, error) {
+// start starts a shim in the current folder, the bundle, and answers the calling
+// containerd.
+func start(ctx context.Context, s shim.Shim, c call, getenv func(string) string, input []byte, to io.Writer) error {
 	params, err := legacyParams(c, getenv(ttrpcAddressEnv), input)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ctx = namespaces.WithNamespace(ctx, c.namespace)
 	ctx = context.WithValue(ctx, shim.OptsKey{}, shim.Opts{Debug: c.debug})
 	result, err := s.Start(ctx, params)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	output, err := reply(result, getenv(maxVersionEnv))
-	if err == nil {
-		err = writeAddress(result.GetAddress())
+	if err := answer(result, getenv(maxVersionEnv), to); err != nil {
+		_ = os.Remove(addressFile) // may not be there
+		return errors.Join(err, stopUnused(ctx, c.id, result.GetAddress()))
 	}
+	return nil
+}
+
+func answer(result *bootapi.BootstrapResult, maxVersion string, to io.Writer) error {
+	text, err := reply(result, maxVersion)
 	if err != nil {
-		return nil, errors.Join(err, stopUnused(ctx, c.id, result.GetAddress()))
+		return fmt.Errorf("answer containerd: %w", err)
 	}
-	return output, nil
+	if err := writeAddress(result.GetAddress()); err != nil {
+		return err
+	}
+	if _, err := to.Write(text); err != nil {
+		return fmt.Errorf("answer containerd: %w", err)
+	}
+	return nil
 }
 
 // legacyParams is what containerd 2.3 would have sent for a call.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -81,9 +82,10 @@ func TestHandshakeOfOlderContainerd(t *testing.T) {
 				t.Fatalf("taken for a call of a newer containerd: %+v", c)
 			}
 			s := &starter{address: address}
-			out, err := start(t.Context(), s, c, func(name string) string { return tt.env[name] }, []byte(tt.input))
-			if err != nil || string(out) != tt.want {
-				t.Errorf("answered %q, %v, want %q", out, err, tt.want)
+			var out strings.Builder
+			err := start(t.Context(), s, c, func(name string) string { return tt.env[name] }, []byte(tt.input), &out)
+			if err != nil || out.String() != tt.want {
+				t.Errorf("answered %q, %v, want %q", out.String(), err, tt.want)
 			}
 			want := &bootapi.BootstrapParams{
 				InstanceID: "c1", Namespace: "k8s.io", LogLevel: tt.level, ContainerdBinary: "/usr/bin/containerd",
@@ -111,8 +113,9 @@ func TestHandshakeFailures(t *testing.T) {
 		t.Chdir(t.TempDir())
 		c, _ := parseCall(strings.Fields(calledBy16))
 		broken := errors.New("broken")
-		if out, err := start(t.Context(), &starter{err: broken}, c, os.Getenv, nil); !errors.Is(err, broken) || out != nil {
-			t.Errorf("answered %q, %v", out, err)
+		var out strings.Builder
+		if err := start(t.Context(), &starter{err: broken}, c, os.Getenv, nil, &out); !errors.Is(err, broken) || out.Len() > 0 {
+			t.Errorf("answered %q, %v", out.String(), err)
 		}
 		mustBeEmpty(t)
 	})
@@ -120,32 +123,62 @@ func TestHandshakeFailures(t *testing.T) {
 		t.Chdir(t.TempDir())
 		c, _ := parseCall(strings.Fields(calledBy16))
 		s := &starter{}
-		if _, err := start(t.Context(), s, c, os.Getenv, []byte("{}")); err == nil || !strings.Contains(err.Error(), "google.protobuf.Any") || s.params != nil {
+		if err := start(t.Context(), s, c, os.Getenv, []byte("{}"), io.Discard); err == nil || !strings.Contains(err.Error(), "google.protobuf.Any") || s.params != nil {
 			t.Errorf("%v, started with %v", err, s.params)
 		}
 		mustBeEmpty(t)
 	})
-	t.Run("the address cannot be written", func(t *testing.T) {
-		dir := t.TempDir()
-		asked := make(chan string, 1)
-		address := serve(t, asked)
-		t.Chdir(dir)
-		if err := os.Mkdir("address", 0o700); err != nil { // a file cannot be put over it
-			t.Fatal(err)
-		}
-		c, _ := parseCall(strings.Fields(calledBy16))
-		if out, err := start(t.Context(), &starter{address: address}, c, os.Getenv, nil); err == nil || out != nil || !strings.Contains(err.Error(), "write the address") {
-			t.Errorf("answered %q, %v", out, err)
-		}
-		select {
-		case id := <-asked:
-			if id != "c1" {
-				t.Errorf("asked to end for %q", id)
+	// A shim that containerd does not hear of is asked to end.
+	for name, tt := range map[string]struct {
+		prepare func() error
+		to      io.Writer
+		says    string
+		left    bool
+	}{
+		// A file cannot be put over a folder.
+		"the address cannot be written": {func() error { return os.Mkdir("address", 0o700) }, io.Discard, "write the address", true},
+		"containerd has gone":           {func() error { return nil }, closedPipe(t), "answer containerd", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan string, 1)
+			address := serve(t, asked)
+			t.Chdir(t.TempDir())
+			if err := tt.prepare(); err != nil {
+				t.Fatal(err)
 			}
-		default:
-			t.Error("the shim was not asked to end")
-		}
-	})
+			if tt.left {
+				if err := os.WriteFile("address/in-use", nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c, _ := parseCall(strings.Fields(calledBy16))
+			if err := start(t.Context(), &starter{address: address}, c, os.Getenv, nil, tt.to); err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v, want %q", err, tt.says)
+			}
+			select {
+			case id := <-asked:
+				if id != "c1" {
+					t.Errorf("asked to end for %q", id)
+				}
+			default:
+				t.Error("the shim was not asked to end")
+			}
+			if !tt.left {
+				mustBeEmpty(t)
+			}
+		})
+	}
+}
+
+func closedPipe(t *testing.T) io.Writer {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	t.Cleanup(func() { _ = w.Close() })
+	return w
 }
 
 func mustBeEmpty(t *testing.T) {

@@ -633,6 +633,48 @@ func TestShimWithoutRuntime(t *testing.T) {
 	cc.nothingLeft()
 }
 
+// A containerd that dies while it starts a shim leaves none behind.
+func TestShimThatNobodyHearsOf(t *testing.T) {
+	need(t)
+	bundle := tempDir(t)
+	writeFile(t, filepath.Join(bundle, "config.json"), `{"ociVersion":"1.0.2"}`)
+	log := filepath.Join(bundle, "log")
+	if err := unix.Mkfifo(log, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(log, os.O_RDWR, 0) // a shim waits for a reader of its log
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	id := fmt.Sprintf("%s-%d", token, containers.Add(1))
+	cmd := exec.Command(filepath.Join(bin, "containerd-shim-agentbox-v1"),
+		"-namespace", token, "-address", filepath.Join(bundle, "nowhere"), "-id", id, "start")
+	cmd.Dir, cmd.Stdout = bundle, w
+	cmd.Env = append(os.Environ(), "TTRPC_ADDRESS="+filepath.Join(bundle, "nowhere"))
+	if out := execute(t, 30*time.Second, cmd); out.Code != 1 || !strings.Contains(out.Stderr, "answer containerd") {
+		t.Errorf("the start: %v", out)
+	}
+	cc := &CtrContainer{Ctr: &Ctr{Box: &Box{t: t}}, ID: id}
+	eventually(t, 10*time.Second, func() string {
+		if pids := cc.shimPids(); len(pids) > 0 {
+			return fmt.Sprintf("shims are left: %v", pids)
+		}
+		return ""
+	})
+	if exists(filepath.Join(bundle, "address")) {
+		t.Error("its address is left")
+	}
+}
+
 // containerd finds its shims again after it was killed, and they find it.
 func TestShimOutlivesContainerd(t *testing.T) {
 	c := newOwnCtr(t, bin+":"+os.Getenv("PATH"))
