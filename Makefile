@@ -15,10 +15,11 @@ LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
 UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
+PROGRAMS := agentbox agentbox-runtime containerd-shim-agentbox-v1
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
-HOST_PROMISE ?= runc,docker,io
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities
+HOST_PROMISE ?= runc,docker,io,ctr
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims
 TIMEOUT      := 30m
 
 .PHONY: help
@@ -117,8 +118,8 @@ bench: build ## What starts cost and how exactly limits hold, in 10 minutes (ARG
 
 .PHONY: install
 install: build ## Installs the binaries into PREFIX/bin (/usr/local)
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/agentbox $(BIN)/agentbox-runtime
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix $(BIN)/,$(PROGRAMS))
 
 .PHONY: uninstall
 uninstall: ## Removes the binaries again
-	rm -f $(DESTDIR)$(PREFIX)/bin/agentbox $(DESTDIR)$(PREFIX)/bin/agentbox-runtime
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS))

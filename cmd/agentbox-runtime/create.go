@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -28,6 +29,9 @@ func (inv *invocation) create() error {
 		// container without limits when the other one is deleted in between.
 		return fmt.Errorf("a container with the id %s is there already, in %s: delete it first, or use another id", inv.cmd.ID, inv.root)
 	}
+	if d := result.Door(inv.cmd.Door); d != "" && d != result.DoorRuntime && d != result.DoorShim {
+		return fmt.Errorf("--agentbox-door %q: there are %s and %s", d, result.DoorRuntime, result.DoorShim)
+	}
 	cfg, err := inv.loadConfig()
 	if err != nil {
 		return err
@@ -43,7 +47,7 @@ func (inv *invocation) create() error {
 		return become(runtime, inv.cmd.Args)
 	}
 	if err != nil {
-		keepRefusal(storeOf(cfg), inv.cmd.ID, cfg.Policy.Mode, err)
+		keepRefusal(storeOf(cfg), &result.Result{ID: inv.cmd.ID, Door: inv.door(), Mode: cfg.Policy.Mode}, err)
 		return err
 	}
 	// From here on the state is there; whoever fails removes it.
@@ -77,8 +81,9 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 	if err != nil {
 		return nil, invalid(path, err)
 	}
+	pause := doc.Pause(inv.cmd.ID)
 	plan, err := decide.Plan(cfg, doc, decide.Call{
-		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir,
+		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir, Pause: pause,
 	})
 	if err != nil {
 		return nil, invalid(path, err)
@@ -94,7 +99,7 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 		return nil, invalid(path, err)
 	}
 	st := inv.newState(cfg, runtime, plan, doc)
-	st.Bundle, st.Warnings = filepath.Dir(path), warnings
+	st.Bundle, st.Warnings, st.Pause = filepath.Dir(path), warnings, pause == spec.KnownPause
 	if st.Creator, err = state.FindProcess(os.Getpid()); err != nil {
 		return nil, fmt.Errorf("look at this process: %w", err)
 	}
@@ -144,7 +149,7 @@ func (inv *invocation) newState(cfg *config.File, runtime string, plan *limits.P
 		Nonce:     result.NewNonce(now),
 		Runtime:   runtime,
 		PidFile:   inv.states.PidFile(inv.root, inv.cmd.ID),
-		Door:      result.DoorRuntime,
+		Door:      inv.door(),
 		CreatedAt: now,
 		Results:   storeOf(cfg),
 		EngineDir: engine.Dir(doc.MountSource("/etc/hostname"), inv.cmd.ID),
@@ -161,6 +166,11 @@ func (inv *invocation) newState(cfg *config.File, runtime string, plan *limits.P
 	return st
 }
 
+// door is where the container came in: a shim of ours says so.
+func (inv *invocation) door() result.Door {
+	return cmp.Or(result.Door(inv.cmd.Door), result.DoorRuntime)
+}
+
 func storeOf(cfg *config.File) result.Store {
 	return result.Store{Dir: cfg.ResultsDir, Group: cfg.Group, Max: cfg.ResultsMax, MaxAge: cfg.ResultsMaxAge}
 }
@@ -174,19 +184,18 @@ func realRoot(cmd *ocicli.Command, root, runtime string) string {
 	return filepath.Join(filepath.Dir(root), "crun")
 }
 
-// keepRefusal keeps a result that says why a sandbox was not started. It is a
-// courtesy: the reason has reached the caller in any case.
-func keepRefusal(store result.Store, id string, mode limits.Mode, err error) {
+// keepRefusal keeps a result that says why a sandbox was not started; r has its
+// id, door and mode. It is a courtesy: the reason has reached the caller in any
+// case.
+func keepRefusal(store result.Store, r *result.Result, err error) {
 	code := refusalCode(err)
 	if code == "" {
 		return
 	}
 	now := time.Now()
-	_ = store.Put(&result.Result{
-		ID: id, Nonce: result.NewNonce(now), Door: result.DoorRuntime, CreatedAt: now, FinishedAt: &now,
-		Status: verdict.Refused, ErrorCode: code, Message: oneLine(err.Error()),
-		ExitSource: verdict.ExitUnknown, Mode: mode, Warnings: []string{},
-	})
+	r.Nonce, r.CreatedAt, r.FinishedAt = result.NewNonce(now), now, &now
+	r.Status, r.ErrorCode, r.Message = verdict.Refused, code, oneLine(err.Error())
+	_ = store.Put(r)
 }
 
 // refusalCode tells a refusal that is about the container from a failure of

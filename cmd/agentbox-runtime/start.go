@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/readback"
+	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 )
 
@@ -20,6 +21,9 @@ func (inv *invocation) start() error {
 	}
 	if err != nil {
 		return err
+	}
+	if st.Pause {
+		return inv.becomeOf(st)
 	}
 	if st.Started != nil {
 		// The low-level runtime refuses a second start; what the first one
@@ -42,7 +46,7 @@ func verify(states state.Store, st *state.State, pid int, at readback.Moment) er
 	report := readback.Read(&st.Plan, pid, at)
 	if st.Plan.Mode == limits.ModeStrict && len(report.Missing) > 0 {
 		err := &limits.UnenforceableError{Missing: report.Missing}
-		keepRefusal(st.Results, st.ID, st.Plan.Mode, err)
+		keepRefusal(st.Results, &result.Result{ID: st.ID, Door: st.Door, Mode: st.Plan.Mode}, err)
 		return err
 	}
 	report.Held.MayProtect = st.MayProtect

@@ -4,6 +4,8 @@
 package decide
 
 import (
+	"maps"
+
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/config"
 	"github.com/agentbox/agentbox/pkg/host"
@@ -17,6 +19,10 @@ type Call struct {
 	Systemd   bool   // the low-level runtime uses its systemd driver
 	NoCgroups bool   // the low-level runtime is told to use no cgroup
 	Notes     string // host.Input.Notes
+
+	// Pause says whether it is the pause container of a pod. One that is known
+	// for it gets no limits, one that only claims it no defaults.
+	Pause spec.Pause
 
 	// NoBundle says that there is no container yet, only what it would ask for:
 	// no disk is looked for behind its files.
@@ -37,6 +43,13 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 	if err := config.ApplyAnnotations(doc.Annotations(), &req); err != nil {
 		return nil, err
 	}
+	policy := cfg.Policy
+	switch call.Pause {
+	case spec.KnownPause:
+		policy.Mode = limits.ModeOff
+	case spec.ClaimedPause:
+		askForNone(&req)
+	}
 	cgroupsPath, err := doc.CgroupsPath()
 	if err != nil {
 		return nil, err
@@ -52,7 +65,22 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 	if call.NoBundle {
 		in.Request = nil
 	}
-	return limits.Resolve(cfg.Policy, req, call.probe(in))
+	return limits.Resolve(policy, req, call.probe(in))
+}
+
+// askForNone takes the defaults from a request, up to the ceilings: what any
+// container can do by its annotations.
+func askForNone(req *limits.Request) {
+	all := maps.Clone(req.Annotations)
+	if all == nil {
+		all = limits.Set{}
+	}
+	for _, info := range limits.Keys {
+		if _, asked := all[info.Key]; !asked {
+			all[info.Key] = limits.NoLimit()
+		}
+	}
+	req.Annotations = all
 }
 
 func (c Call) probe(in host.Input) limits.Host {

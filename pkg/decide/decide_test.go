@@ -101,3 +101,34 @@ func TestThisHost(t *testing.T) {
 		t.Errorf("entries %+v", plan.Entries)
 	}
 }
+
+// The pause container of a pod gets no limits; one that only says so gets what
+// any container could ask for.
+func TestPause(t *testing.T) {
+	cfg := config.Default()
+	cfg.Policy.Ceilings = limits.Set{limits.KeyPids: limits.Limit(100)}
+	for _, tt := range []struct {
+		name  string
+		pause spec.Pause
+		mode  limits.Mode
+		pids  limits.Value
+	}{
+		{"none", spec.NotPause, limits.ModeAuto, limits.Limit(9)},
+		{"one that claims it", spec.ClaimedPause, limits.ModeAuto, limits.Limit(100)},
+		{"one that is known for it", spec.KnownPause, limits.ModeOff, limits.Limit(9)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg.Policy.Defaults = limits.Set{limits.KeyPids: limits.Limit(9)}
+			plan, err := decide.Plan(cfg, parse(t, `{}`), decide.Call{Bundle: "/b", Probe: bare, Pause: tt.pause})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plan.Mode != tt.mode || plan.Entry(limits.KeyPids).Value != tt.pids {
+				t.Errorf("mode %s, pids %+v", plan.Mode, plan.Entry(limits.KeyPids).Value)
+			}
+			if cfg.Policy.Mode != limits.ModeAuto {
+				t.Error("the configuration was changed")
+			}
+		})
+	}
+}

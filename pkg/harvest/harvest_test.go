@@ -380,3 +380,61 @@ func TestFinishOfAFailedStart(t *testing.T) {
 		})
 	}
 }
+
+// TestEndIsWhatDeleteKeeps has a shim tell how a sandbox ended, and then a delete
+// of which the cgroup and the bundle say something else.
+func TestEndIsWhatDeleteKeeps(t *testing.T) {
+	st, tree := started(t)
+	states := state.Store{Dir: t.TempDir()}
+	if err := states.Create(st); err != nil {
+		t.Fatal(err)
+	}
+	code := 137
+	at := time.Now()
+	told, err := harvest.End(states, st, verdict.Exit{Source: verdict.ExitContainerd, Code: &code}, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if told.Status != verdict.OOMKilled || told.ExitSource != verdict.ExitContainerd || *told.ExitCode != 137 || !told.FinishedAt.Equal(at) {
+		t.Errorf("the result is %+v", told)
+	}
+	cgrouptest.Remove(t, tree, "sys/fs/cgroup"+scope)
+	record := fmt.Sprintf(`{"Timestamp":%q,"Pid":%d,"Status":3}`, time.Now().Format(time.RFC3339Nano), st.Started.Init.Pid)
+	if err := os.WriteFile(filepath.Join(st.Bundle, "exit.json"), []byte(record), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later, err := states.Load(st.Root, st.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	harvest.Collect(later)
+	if err := harvest.Finish(states, later); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := st.Results.Newest(st.ID, 1)
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept %v, %v", kept, err)
+	}
+	if k := kept[0]; k.Status != told.Status || k.ExitSource != told.ExitSource || *k.ExitCode != 137 || k.Events != told.Events || k.Message != told.Message {
+		t.Errorf("kept %+v, told %+v", k, told)
+	}
+}
+
+func TestEndOfWhatWasNotStarted(t *testing.T) {
+	st, _ := started(t)
+	st.Started = nil
+	if r, err := harvest.End(state.Store{Dir: t.TempDir()}, st, verdict.Exit{}, time.Now()); r != nil || err != nil {
+		t.Errorf("result %+v, %v", r, err)
+	}
+}
+
+func TestOOMKills(t *testing.T) {
+	st, tree := started(t)
+	if n := harvest.OOMKills(st); n != 5 {
+		t.Errorf("%d kills, want those of the tree", n)
+	}
+	cgrouptest.Remove(t, tree, "sys/fs/cgroup"+scope)
+	if n := harvest.OOMKills(st); n != 0 {
+		t.Errorf("%d kills in a cgroup that is gone", n)
+	}
+}

@@ -26,9 +26,10 @@ import (
 // update, state, kill, pause, resume, ps and events. For any other verb only the
 // fields of the global flags are filled.
 type Command struct {
-	// Config and State are the values of --agentbox-config and
-	// --agentbox-state, "" when not given. They are not in Args.
-	Config, State string
+	// Config, State and Door are the values of --agentbox-config,
+	// --agentbox-state and --agentbox-door, "" when not given. They are not in
+	// Args.
+	Config, State, Door string
 
 	// Args is what the low-level runtime gets: the arguments without our own
 	// options, otherwise byte for byte.

@@ -268,6 +268,7 @@ func TestOwnOptions(t *testing.T) {
 		{"between", "--root R --agentbox-state=D --debug create c1", "--root R --debug create c1", "", "D"},
 		{"one dash", "-agentbox-config F -agentbox-state=D state c1", "state c1", "F", "D"},
 		{"last one wins", "--agentbox-config F --agentbox-config=G list", "list", "G", ""},
+		{"with a door", "--agentbox-door shim --root R list", "--root R list", "", ""},
 		{"value like a flag", "--agentbox-config --root list", "list", "--root", ""},
 		{"as another's value", "--root --agentbox-config list", "--root --agentbox-config list", "", ""},
 		{"behind the verb", "exec c1 ls --agentbox-config F", "exec c1 ls --agentbox-config F", "", ""},
@@ -281,6 +282,9 @@ func TestOwnOptions(t *testing.T) {
 			}
 			if !slices.Equal(c.Args, argv(tt.args)) || c.Config != tt.config || c.State != tt.state {
 				t.Errorf("got %q config %q state %q", c.Args, c.Config, c.State)
+			}
+			if door := c.Door == "shim"; door != strings.Contains(tt.line, "door") {
+				t.Errorf("the door is %q", c.Door)
 			}
 		})
 	}

@@ -30,9 +30,9 @@ func (e *Error) Error() string {
 
 // Parse takes the arguments of the program (without its name) apart.
 //
-// Our own options, --agentbox-config and --agentbox-state with one or two
-// dashes and their value behind "=" or in the next argument, may stand
-// anywhere in front of the verb: Docker puts runtimeArgs before the global
+// Our own options, --agentbox-config, --agentbox-state and --agentbox-door with
+// one or two dashes and their value behind "=" or in the next argument, may
+// stand anywhere in front of the verb: Docker puts runtimeArgs before the global
 // flags that it adds itself. Behind the verb, and behind "--", they are none.
 //
 // The error is an [*Error]. The Command is never nil; with an error only the
@@ -119,16 +119,14 @@ func (p *parser) ownOption(args []string) (tokens int, err error) {
 	if !hasValue && len(args) > 1 {
 		tokens, value = 2, args[1]
 	}
-	switch {
-	case name != "agentbox-config" && name != "agentbox-state":
-		return 1, &Error{Token: args[0], Reason: "is no option of agentbox: there are --agentbox-config FILE and --agentbox-state DIR"}
-	case value == "":
-		return tokens, &Error{Token: args[0], Reason: "needs a value: give the path behind it"}
-	case name == "agentbox-config":
-		p.Config = value
-	default:
-		p.State = value
+	to, known := map[string]*string{"agentbox-config": &p.Config, "agentbox-state": &p.State, "agentbox-door": &p.Door}[name]
+	if !known {
+		return 1, &Error{Token: args[0], Reason: "is no option of agentbox: there are --agentbox-config FILE, --agentbox-state DIR and --agentbox-door NAME"}
 	}
+	if value == "" {
+		return tokens, &Error{Token: args[0], Reason: "needs a value: give it behind the option"}
+	}
+	*to = value
 	return tokens, nil
 }
 

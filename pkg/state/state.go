@@ -46,8 +46,12 @@ type State struct {
 	MayProtect bool     `json:"may_protect,omitempty"`
 	Warnings   []string `json:"warnings,omitempty"`
 
+	// Pause says that this is no sandbox but the pause container of a pod: it has
+	// no limits and leaves no result.
+	Pause bool `json:"pause,omitempty"`
+
 	// Started is set when the limits were read back, just before the user's
-	// program runs; nil: not started.
+	// program runs; nil: not started, or Pause.
 	Started *Started `json:"started,omitempty"`
 
 	// Evidence is set before the low-level runtime removes the container.
@@ -73,6 +77,9 @@ func (s *State) Result() *result.Result {
 		Scope: s.Plan.OOMScope, Mode: s.Plan.Mode, Profile: s.Plan.Profile,
 		Warnings: append([]string{}, append(s.Plan.Warnings, s.Warnings...)...),
 		Usage:    s.Usage,
+	}
+	if s.Pause {
+		r.Message = "the pause container of a pod: it is no sandbox and has no limits"
 	}
 	if s.Started != nil {
 		r.Status, r.Message = verdict.Running, "running"

@@ -30,24 +30,29 @@ import (
 	"github.com/agentbox/agentbox/pkg/state"
 )
 
-// annotations is docker run --annotation, since Docker 24.
-const annotations feature = "annotations"
+const (
+	annotations feature = "annotations" // docker run --annotation, since Docker 24
+	shims       feature = "shims"       // docker run --runtime with a type of containerd, since Docker 23
+)
 
 func init() {
-	features[annotations] = sync.OnceValue(func() error {
-		out, err := exec.Command("dockerd", "--version").Output()
-		if err != nil {
-			return err
-		}
-		var major int // "Docker version 28.5.2, build ecc6942"
-		if _, err := fmt.Sscanf(string(out), "Docker version %d.", &major); err != nil {
-			return fmt.Errorf("%q: %w", out, err)
-		}
-		if major < 24 {
-			return fmt.Errorf("dockerd is of version %d", major)
-		}
-		return nil
-	})
+	features[annotations] = sync.OnceValue(func() error { return wantDocker(24) })
+	features[shims] = sync.OnceValue(func() error { return wantDocker(23) })
+}
+
+func wantDocker(least int) error {
+	out, err := exec.Command("dockerd", "--version").Output()
+	if err != nil {
+		return err
+	}
+	var major int // "Docker version 28.5.2, build ecc6942"
+	if _, err := fmt.Sscanf(string(out), "Docker version %d.", &major); err != nil {
+		return fmt.Errorf("%q: %w", out, err)
+	}
+	if major < least {
+		return fmt.Errorf("dockerd is of version %d", major)
+	}
+	return nil
 }
 
 // The runtimes that the daemon knows besides runc, and the configuration of each.
@@ -71,10 +76,18 @@ type Docker struct {
 	image string // of new containers
 }
 
+// dockerShims are runtimes that containerd starts by our shim, and the
+// configuration of each.
+var dockerShims = map[string]string{
+	"agentbox-shim":     "",
+	"agentbox-shim-bad": "memroy = 1\n",
+}
+
 // engine is what all tests share.
 type engine struct {
 	dir                string // every file of both daemons but for what has to be on a disk
 	disk               string // containers and images
+	path               string // PATH of both, where containerd looks for shims
 	client             string // a docker program that this dockerd understands
 	containerd, docker *daemon
 	shown              [2]int64 // how much of their logs was shown already
@@ -129,12 +142,8 @@ func (e *engine) config(runtimeName string) string { return e.file(runtimeName +
 const dockerCgroup = "docker"
 
 func startEngine() (e *engine, err error) {
-	dir, err := os.MkdirTemp(scratch, "d")
+	e, err = newEngine(bin + ":" + os.Getenv("PATH"))
 	if err != nil {
-		return nil, err
-	}
-	e = &engine{dir: dir}
-	if e.disk, err = os.MkdirTemp(onDisk(), token); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -143,16 +152,14 @@ func startEngine() (e *engine, err error) {
 			_ = e.stop()
 		}
 	}()
-	if err := e.writeConfigs(); err != nil {
+	if err := e.writeDockerConfigs(); err != nil {
 		return e, err
 	}
-	socket := e.file("containerd.sock")
-	e.containerd, err = e.start("containerd", "--config", e.file("containerd.toml"))
-	if err != nil {
+	if err := e.startContainerd(); err != nil {
 		return e, err
 	}
 	e.docker, err = e.start("dockerd",
-		"--config-file", e.file("daemon.json"), "--containerd", socket, "--host", "unix://"+e.socket(),
+		"--config-file", e.file("daemon.json"), "--containerd", e.containerdSocket(), "--host", "unix://"+e.socket(),
 		"--data-root", filepath.Join(e.disk, "docker"), "--exec-root", e.file("exec"), "--pidfile", e.file("docker.pid"),
 		"--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+token+"/"+dockerCgroup,
 		"--bridge=none", "--iptables=false", "--ip6tables=false")
@@ -168,29 +175,61 @@ func startEngine() (e *engine, err error) {
 	return e, e.importImages()
 }
 
-func (e *engine) writeConfigs() error {
+// newEngine makes the folder of daemons that find programs in path.
+func newEngine(path string) (*engine, error) {
+	dir, err := os.MkdirTemp(scratch, "d")
+	if err != nil {
+		return nil, err
+	}
+	disk, err := os.MkdirTemp(onDisk(), token)
+	if err != nil {
+		return nil, err
+	}
+	return &engine{dir: dir, disk: disk, path: path}, nil
+}
+
+func (e *engine) containerdSocket() string { return e.file("containerd.sock") }
+
+func (e *engine) startContainerd() (err error) {
 	// What is switched off would make files outside of our folder, or costs time.
-	containerd := fmt.Sprintf(`version = 2
+	text := fmt.Sprintf(`version = 2
 root = %q
 state = %q
 disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri", "io.containerd.internal.v1.opt"]
 [grpc]
 address = %q
-`, filepath.Join(e.disk, "containerd"), e.file("containerd-state"), e.file("containerd.sock"))
-	if err := os.WriteFile(e.file("containerd.toml"), []byte(containerd), 0o600); err != nil {
+[debug]
+level = "warn"
+`, filepath.Join(e.disk, "containerd"), e.file("containerd-state"), e.containerdSocket())
+	if err := os.WriteFile(e.file("containerd.toml"), []byte(text), 0o600); err != nil {
 		return err
 	}
+	e.containerd, err = e.start("containerd", "--config", e.file("containerd.toml"))
+	return err
+}
+
+func (e *engine) writeDockerConfigs() error {
+	type options struct{ ConfigPath string }
 	type entry struct {
-		Path string   `json:"path"`
-		Args []string `json:"runtimeArgs"`
+		Path    string   `json:"path,omitempty"`
+		Args    []string `json:"runtimeArgs,omitempty"`
+		Type    string   `json:"runtimeType,omitempty"`
+		Options *options `json:"options,omitempty"`
 	}
 	entries := map[string]entry{}
+	if has(shims) {
+		for name, text := range dockerShims {
+			if err := e.writeConfig(name, text); err != nil {
+				return err
+			}
+			entries[name] = entry{Type: shimType, Options: &options{ConfigPath: e.config(name)}}
+		}
+	}
 	for name, text := range dockerRuntimes {
-		head := fmt.Sprintf("results = %q\n", e.results())
-		if err := os.WriteFile(e.config(name), []byte(head+text), 0o600); err != nil {
+		if err := e.writeConfig(name, text); err != nil {
 			return err
 		}
-		entries[name] = entry{runtimePath(), []string{"--agentbox-config", e.config(name), "--agentbox-state", e.state()}}
+		entries[name] = entry{Path: runtimePath(), Args: []string{"--agentbox-config", e.config(name), "--agentbox-state", e.state()}}
 	}
 	data, err := json.Marshal(map[string]any{"runtimes": entries})
 	if err != nil {
@@ -199,11 +238,17 @@ address = %q
 	return os.WriteFile(e.file("daemon.json"), data, 0o600)
 }
 
+func (e *engine) writeConfig(name, text string) error {
+	head := fmt.Sprintf("results = %q\n", e.results())
+	return os.WriteFile(e.config(name), []byte(head+text), 0o600)
+}
+
 // start starts a daemon in a cgroup of its own: in the root of cgroup v2 there is
 // no memory.swap.max to look at, and dockerd would drop swap limits.
 func (e *engine) start(program string, args ...string) (*daemon, error) {
 	d := &daemon{cmd: exec.Command(program, args...), log: e.file(program + ".log"), done: make(chan struct{})}
-	log, err := os.Create(d.log)
+	d.cmd.Env = append(os.Environ(), "PATH="+e.path)
+	log, err := os.OpenFile(d.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -211,8 +256,8 @@ func (e *engine) start(program string, args ...string) (*daemon, error) {
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM} // should this run be killed
 	if cgroupVersion() == 2 {
-		dir := filepath.Join(parents()[0], program)
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		dir := filepath.Join(parents()[0], e.cgroup(program))
+		if err := os.MkdirAll(dir, 0o755); err != nil { // there when it starts again
 			return nil, err
 		}
 		f, err := os.Open(dir)
@@ -237,6 +282,8 @@ func (e *engine) start(program string, args ...string) (*daemon, error) {
 	}
 	return d, nil
 }
+
+func (e *engine) cgroup(program string) string { return program + "-" + filepath.Base(e.dir) }
 
 // waitReady asks dockerd, without a program as large as its client.
 func (e *engine) waitReady() error {
@@ -386,7 +433,7 @@ func (e *engine) unmount() {
 // hierarchies.
 func (e *engine) removeCgroups() {
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		for _, name := range []string{dockerCgroup, "dockerd", "containerd"} {
+		for _, name := range []string{dockerCgroup, e.cgroup("dockerd"), e.cgroup("containerd")} {
 			dirs, _ := filepath.Glob(filepath.Join(pattern, token, name))
 			for _, dir := range dirs {
 				_ = os.Remove(dir)
@@ -400,6 +447,9 @@ func (e *engine) daemons() [2]*daemon { return [2]*daemon{e.containerd, e.docker
 // logSizes notes how much the daemons have said up to now.
 func (e *engine) logSizes() (sizes [2]int64) {
 	for i, d := range e.daemons() {
+		if d == nil {
+			continue
+		}
 		if info, err := os.Stat(d.log); err == nil {
 			sizes[i] = info.Size()
 		}

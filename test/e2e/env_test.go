@@ -145,7 +145,7 @@ func printFacts() {
 	_ = unix.Uname(&u)
 	fmt.Printf("kernel: %s, %d CPU(s)\n", unix.ByteSliceToString(u.Release[:]), runtime.NumCPU())
 	fmt.Printf("cgroups: v%d, controllers: %s\n", cgroupVersion(), controllersHere())
-	for _, name := range []string{"runc", "crun", "docker"} {
+	for _, name := range []string{"runc", "crun", "docker", "containerd"} {
 		fmt.Printf("%s: %s\n", name, versionOf(name))
 	}
 	for _, f := range slices.Sorted(maps.Keys(features)) {

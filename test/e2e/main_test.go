@@ -84,11 +84,11 @@ func ready() error {
 	case os.Geteuid() != 0:
 		return fmt.Errorf("these tests start containers: run them as root")
 	case bin == "":
-		return fmt.Errorf("set AGENTBOX_BIN to the absolute path of the folder that has agentbox and agentbox-runtime")
+		return fmt.Errorf("set AGENTBOX_BIN to the absolute path of the folder that has agentbox, agentbox-runtime and the shim")
 	case !filepath.IsAbs(bin):
 		return fmt.Errorf("AGENTBOX_BIN has to be an absolute path, and is %q", bin)
 	}
-	for _, name := range []string{"agentbox-runtime", "agentbox"} {
+	for _, name := range []string{"agentbox-runtime", "agentbox", "containerd-shim-agentbox-v1"} {
 		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
 			return fmt.Errorf("AGENTBOX_BIN lacks a program: %w", err)
 		}

@@ -133,3 +133,33 @@ func TestPidFileThatIsAPipeHangsNothing(t *testing.T) {
 		t.Errorf("%s", describe(r))
 	}
 }
+
+// A container that says it is the pause container of a pod has no more than it
+// could ask for: the id of a pod cannot be known before, and where there is none
+// in the mark, the ceilings hold.
+func TestForgedPauseContainerHasLimits(t *testing.T) {
+	eachWay(t, func(t *testing.T, lowLevel string, w way) {
+		for name, tt := range map[string]struct {
+			marks []Tweak
+			pids  int64
+		}{
+			"containerd":  {[]Tweak{annotation("io.kubernetes.cri.container-type", "sandbox"), annotation("io.kubernetes.cri.sandbox-id", "another")}, 99},
+			"CRI-O":       {[]Tweak{annotation("io.kubernetes.cri-o.ContainerType", "sandbox")}, 99},
+			"cri-dockerd": {[]Tweak{annotation("io.kubernetes.docker.type", "podsandbox")}, 200},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBox(t, lowLevel, "[limits]\npids = 99\n[ceilings]\npids = 200")
+				c := b.heldContainer("exit 0", append(tt.marks, with(-1000, "process", "oomScoreAdj"))...)
+				c.begin(w)
+				if have := c.limits(); have.Pids != tt.pids || have.Memory == unlimited {
+					t.Errorf("the container has %+v, want %d pids", have, tt.pids)
+				}
+				c.release()
+				_, r := c.finish(w)
+				if r.ID != c.ID {
+					t.Errorf("the result is %s", describe(r))
+				}
+			})
+		}
+	})
+}

@@ -38,6 +38,7 @@ var order = []string{
 	"pkg/harvest",
 	"cmd/agentbox-runtime",
 	"cmd/agentbox",
+	"cmd/containerd-shim-agentbox-v1",
 }
 
 // heavy are module paths whose start-up cost the runtime must not have.
@@ -109,6 +110,24 @@ func TestTheRuntimeStaysLight(t *testing.T) {
 		return
 	}
 	t.Fatal("cmd/agentbox-runtime is not in the list")
+}
+
+// TestOnlyTheShimLinksContainerd: it is large, and slow to start.
+func TestOnlyTheShimLinksContainerd(t *testing.T) {
+	links := func(p goPackage) bool {
+		return slices.ContainsFunc(p.Deps, func(dep string) bool { return strings.HasPrefix(dep, "github.com/containerd/") })
+	}
+	found := false
+	for _, p := range list(t) {
+		shim := p.ImportPath == module+"cmd/containerd-shim-agentbox-v1"
+		found = found || shim
+		if links(p) != shim {
+			t.Errorf("%s links containerd: %v", p.ImportPath, !shim)
+		}
+	}
+	if !found {
+		t.Fatal("the shim is not in the list")
+	}
 }
 
 func TestLimitsUsesTheStandardLibraryOnly(t *testing.T) {
