@@ -18,8 +18,8 @@ SUITE   := test/suite
 PROGRAMS := agentbox agentbox-runtime containerd-shim-agentbox-v1
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
-HOST_PROMISE ?= runc,docker,io,ctr
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims
+HOST_PROMISE ?= runc,docker,io,ctr,cri
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,cri,configbody
 TIMEOUT      := 30m
 
 .PHONY: help
