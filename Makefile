@@ -13,7 +13,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 BIN     := $(CURDIR)/bin
 LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
-UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/bench/... ./test/layout/...
+UNIT    := ./cmd/... ./pkg/... ./deploy/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
 PROGRAMS := agentbox agentbox-runtime containerd-shim-agentbox-v1
 FUZZTIME ?= 5m

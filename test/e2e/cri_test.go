@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,11 +20,14 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/agentbox/agentbox/deploy/kubernetes"
+	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -710,10 +714,13 @@ func TestCRIResize(t *testing.T) {
 	for _, size := range []struct {
 		name          string
 		memory, milli int64
-	}{{"up", 128 * mib, 1000}, {"down", 32 * mib, 250}} {
-		call(c, c.runtime.UpdateContainerResources, &criapi.UpdateContainerResourcesRequest{
-			ContainerId: member.ID, Linux: kubeletResources(size.memory, size.milli),
-		})
+		old           bool // a kubelet that does not know the files of cgroup v2
+	}{{"up", 128 * mib, 1000, false}, {"further up", 160 * mib, 1000, true}, {"down", 32 * mib, 250, false}, {"further down", 24 * mib, 250, true}} {
+		r := kubeletResources(size.memory, size.milli)
+		if size.old {
+			r.Unified = nil
+		}
+		call(c, c.runtime.UpdateContainerResources, &criapi.UpdateContainerResourcesRequest{ContainerId: member.ID, Linux: r})
 		want.Memory, want.Quota = size.memory, size.milli*100
 		if have := member.limits(); have != want {
 			t.Errorf("%s: the container has %+v, want %+v", size.name, have, want)
@@ -729,8 +736,8 @@ func TestCRIResize(t *testing.T) {
 	}
 	r := c.result(member.ID)
 	wantOOMVerdict(t, r)
-	if peak := r.Usage; peak == nil || peak.MemoryPeakBytes == nil || *peak.MemoryPeakBytes > 64*mib {
-		t.Errorf("it had more than it was resized to: %+v", peak)
+	if peak := r.Usage; peak == nil || peak.MemoryPeakBytes == nil || *peak.MemoryPeakBytes > 25*mib {
+		t.Errorf("it had more than what it was resized to: %+v", peak)
 	}
 }
 
@@ -758,6 +765,50 @@ func TestCRIAnnotationsOfAContainer(t *testing.T) {
 	} {
 		if have := p.container(tc.name, podSleep, kubeletResources(0, 0), tc.annotations).limits(); have.Memory != tc.memory || have.Pids != tc.pids {
 			t.Errorf("%s: the container has %+v", tc.name, have)
+		}
+	}
+}
+
+// The sample pod of the documentation gets the limits that its file says.
+func TestCRISamplePod(t *testing.T) {
+	c := newCRI(t)
+	data, err := kubernetes.Files.ReadFile("agent-pod.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sample struct {
+		Metadata struct{ Annotations map[string]string }
+		Spec     struct {
+			RuntimeClassName string `yaml:"runtimeClassName"`
+			Containers       []struct {
+				Name      string
+				Command   []string
+				Resources struct {
+					Limits struct{ CPU, Memory string }
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(data, &sample); err != nil || len(sample.Spec.Containers) != 2 {
+		t.Fatalf("%v: %+v", err, sample)
+	}
+	openFiles := regexp.MustCompile(`(?m)^Max open files +4096 +4096 +files`)
+	p := c.pod(sample.Spec.RuntimeClassName, sample.Metadata.Annotations)
+	for _, member := range sample.Spec.Containers {
+		var want limits.Request
+		if err := config.ApplyAnnotations(map[string]string{
+			"agentbox.dev/memory": member.Resources.Limits.Memory, "agentbox.dev/cpus": member.Resources.Limits.CPU, // have the same form
+		}, &want); err != nil {
+			t.Fatal(err)
+		}
+		memory, milli := want.Annotations[limits.KeyMemory].N, want.Annotations[limits.KeyCPUs].N/1000
+		r := kubeletResources(memory, milli)
+		have := p.container(member.Name, member.Command[2], r, nil)
+		if l := have.limits(); l.Memory != memory || l.Quota != milli*100 || l.Pids != 512 {
+			t.Errorf("%s: %+v", member.Name, l)
+		}
+		if out := have.exec("cat /proc/1/limits"); !openFiles.MatchString(out.Stdout) {
+			t.Errorf("%s: %v", member.Name, out)
 		}
 	}
 }
