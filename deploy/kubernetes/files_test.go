@@ -35,7 +35,9 @@ type (
 		Kind       string
 		Metadata   meta
 	}
-	namespace    struct{ head `yaml:",inline"` }
+	namespace struct {
+		head `yaml:",inline"`
+	}
 	runtimeClass struct {
 		head       `yaml:",inline"`
 		Handler    string

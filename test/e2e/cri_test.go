@@ -322,6 +322,10 @@ type Pod struct {
 	removed bool
 }
 
+// kubeletNamespaces are those of a pod that wants nothing special, but for the
+// network, which would need a plugin.
+var kubeletNamespaces = &criapi.NamespaceOption{Network: criapi.NamespaceMode_NODE, Pid: criapi.NamespaceMode_CONTAINER}
+
 // newPod prepares a pod in the host's network, with a cgroup as a kubelet makes it.
 // It is removed at the end of the test.
 func (c *CRI) newPod(annotations map[string]string) *Pod {
@@ -334,10 +338,8 @@ func (c *CRI) newPod(annotations map[string]string) *Pod {
 		LogDirectory: tempDir(c.t),
 		Annotations:  annotations,
 		Linux: &criapi.LinuxPodSandboxConfig{
-			CgroupParent: p.Parent,
-			SecurityContext: &criapi.LinuxSandboxSecurityContext{
-				NamespaceOptions: &criapi.NamespaceOption{Network: criapi.NamespaceMode_NODE},
-			},
+			CgroupParent:    p.Parent,
+			SecurityContext: &criapi.LinuxSandboxSecurityContext{NamespaceOptions: kubeletNamespaces},
 		},
 	}
 	for _, dir := range parents() {
@@ -484,7 +486,10 @@ func (p *Pod) create(name, script string, r *criapi.LinuxContainerResources, ann
 		Command:     sh(script),
 		Annotations: annotations,
 		LogPath:     name + ".log",
-		Linux:       &criapi.LinuxContainerConfig{Resources: r},
+		Linux: &criapi.LinuxContainerConfig{
+			Resources:       r,
+			SecurityContext: &criapi.LinuxContainerSecurityContext{NamespaceOptions: kubeletNamespaces},
+		},
 	}
 	created := call(p.CRI, p.runtime.CreateContainer, &criapi.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.config})
 	return &PodContainer{Pod: p, ID: created.GetContainerId()}
