@@ -116,12 +116,26 @@ type (
 	}
 )
 
+// kustomization is kubectl's own file (kubernetes-sigs/kustomize, api/types).
+type kustomization struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Resources  []string
+	Images     []struct {
+		Name    string
+		NewName string `yaml:"newName"`
+		NewTag  string `yaml:"newTag"`
+	}
+}
+
 // kinds are the types of what has an apiVersion and a kind.
 var kinds = map[string]func() any{
 	"v1 Namespace":                func() any { return &namespace{} },
 	"v1 Pod":                      func() any { return &pod{} },
 	"apps/v1 DaemonSet":           func() any { return &daemonSet{} },
 	"node.k8s.io/v1 RuntimeClass": func() any { return &runtimeClass{} },
+
+	"kustomize.config.k8s.io/v1beta1 Kustomization": func() any { return &kustomization{} },
 }
 
 // decode reads the objects of a manifest, and nothing else.
@@ -272,6 +286,15 @@ func TestNames(t *testing.T) {
 	}
 	if ns := objectOf[namespace](t, "installer.yaml").Metadata.Name; set.Metadata.Namespace != ns {
 		t.Errorf("the DaemonSet is in the namespace %q, made is %q", set.Metadata.Namespace, ns)
+	}
+	k := objectOf[kustomization](t, "kustomization.yaml")
+	if !slices.Equal(k.Resources, []string{"runtimeclass.yaml", "installer.yaml"}) {
+		t.Errorf("the kustomization has %q", k.Resources)
+	}
+	for _, c := range slices.Concat(set.Spec.Template.Spec.InitContainers, set.Spec.Template.Spec.Containers) {
+		if image, _, _ := strings.Cut(c.Image, ":"); len(k.Images) != 1 || image != k.Images[0].Name {
+			t.Errorf("%s has the image %s, and renamed is %v", c.Name, c.Image, k.Images)
+		}
 	}
 	for _, version := range []int{2, 3} {
 		if runtimes := runtimesOf(t, version); runtimes[class.Handler].Type == "" {

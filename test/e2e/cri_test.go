@@ -710,39 +710,48 @@ func TestCRIRefusals(t *testing.T) {
 }
 
 // Kubernetes changes the resources of a running container in place. What agentbox
-// added stays.
+// added stays, whether the kubelet knows the files of cgroup v2 or not.
 func TestCRIResize(t *testing.T) {
-	c := newCRI(t)
-	p := c.pod(criHandler, map[string]string{"agentbox.dev/pids": "99"})
-	member := p.container("member", podBomb, kubeletResources(64*mib, 500), nil)
-	want := member.limits()
-	for _, size := range []struct {
-		name          string
-		memory, milli int64
-		old           bool // a kubelet that does not know the files of cgroup v2
-	}{{"up", 128 * mib, 1000, false}, {"further up", 160 * mib, 1000, true}, {"down", 32 * mib, 250, false}, {"further down", 24 * mib, 250, true}} {
-		r := kubeletResources(size.memory, size.milli)
-		if size.old {
+	need(t, cri, runc)
+	for _, tc := range []struct {
+		name      string
+		resources func(memory, milliCPU int64) *criapi.LinuxContainerResources
+	}{
+		{"a kubelet of this day", kubeletResources},
+		{"an old kubelet", func(memory, milliCPU int64) *criapi.LinuxContainerResources {
+			r := kubeletResources(memory, milliCPU)
 			r.Unified = nil
-		}
-		call(c, c.runtime.UpdateContainerResources, &criapi.UpdateContainerResourcesRequest{ContainerId: member.ID, Linux: r})
-		want.Memory, want.Quota = size.memory, size.milli*100
-		if have := member.limits(); have != want {
-			t.Errorf("%s: the container has %+v, want %+v", size.name, have, want)
-		}
-		told := member.status().GetStatus().GetResources().GetLinux()
-		if told.GetMemoryLimitInBytes() != size.memory || told.GetCpuQuota() != size.milli*100 {
-			t.Errorf("%s: the status has %v", size.name, told)
-		}
-	}
-	member.exec("touch /go")
-	if s := member.ended(); s.GetReason() != "OOMKilled" {
-		t.Errorf("the status is %q with %d", s.GetReason(), s.GetExitCode())
-	}
-	r := c.result(member.ID)
-	wantOOMVerdict(t, r)
-	if peak := r.Usage; peak == nil || peak.MemoryPeakBytes == nil || *peak.MemoryPeakBytes > 25*mib {
-		t.Errorf("it had more than what it was resized to: %+v", peak)
+			return r
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCRI(t)
+			p := c.pod(criHandler, map[string]string{"agentbox.dev/pids": "99"})
+			member := p.container("member", podBomb, tc.resources(64*mib, 500), nil)
+			want := member.limits()
+			for _, size := range []struct{ memory, milli int64 }{{128 * mib, 1000}, {24 * mib, 250}} {
+				call(c, c.runtime.UpdateContainerResources, &criapi.UpdateContainerResourcesRequest{
+					ContainerId: member.ID, Linux: tc.resources(size.memory, size.milli),
+				})
+				want.Memory, want.Quota = size.memory, size.milli*100
+				if have := member.limits(); have != want {
+					t.Errorf("the container has %+v, want %+v", have, want)
+				}
+				told := member.status().GetStatus().GetResources().GetLinux()
+				if told.GetMemoryLimitInBytes() != size.memory || told.GetCpuQuota() != size.milli*100 {
+					t.Errorf("the status has %v, want %+v", told, size)
+				}
+			}
+			member.exec("touch /go")
+			if s := member.ended(); s.GetReason() != "OOMKilled" {
+				t.Errorf("the status is %q with %d", s.GetReason(), s.GetExitCode())
+			}
+			r := c.result(member.ID)
+			wantOOMVerdict(t, r)
+			if peak := r.Usage; peak == nil || peak.MemoryPeakBytes == nil || *peak.MemoryPeakBytes > 25*mib {
+				t.Errorf("it had more than what it was resized to: %+v", peak)
+			}
+		})
 	}
 }
 
