@@ -171,13 +171,19 @@ func startCRI() (*kubelet, error) {
 	if err := e.writeCRIConfig(); err != nil {
 		return k, err
 	}
-	if e.containerd, err = e.start("containerd", "--config", e.file("containerd.toml")); err != nil {
-		return k, err
-	}
-	if err := k.waitReady(); err != nil {
+	if err := k.up(); err != nil {
 		return k, err
 	}
 	return k, k.importImages()
+}
+
+// up starts containerd.
+func (k *kubelet) up() (err error) {
+	if k.containerd, err = k.start("containerd", "--config", k.file("containerd.toml")); err != nil {
+		return err
+	}
+	k.conn.ResetConnectBackoff() // it may have been away
+	return k.waitReady()
 }
 
 // writeCRIConfig writes containerd's configuration: our snippet as people get it,
@@ -752,6 +758,44 @@ func TestCRIResize(t *testing.T) {
 				t.Errorf("it had more than what it was resized to: %+v", peak)
 			}
 		})
+	}
+}
+
+// Pods outlive a restart of containerd, as after an installation, and what ends
+// meanwhile is told afterwards.
+func TestCRIRestart(t *testing.T) {
+	c := newCRI(t)
+	p := c.pod(criHandler, nil)
+	agent := p.container("agent", podSleep, kubeletResources(64*mib, 0), nil)
+	early := p.container("early", podBomb, kubeletResources(64*mib, 0), nil)
+	late := p.container("late", podBomb, kubeletResources(64*mib, 0), nil)
+	early.exec("(sleep 0.5; touch /go) >/dev/null 2>&1 &")
+	pid := early.pid()
+	if err := c.containerd.stop(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, 30*time.Second, func() string {
+		if alive(pid) {
+			return "the bomb has not gone off"
+		}
+		return ""
+	})
+	if err := c.up(); err != nil {
+		t.Fatal(err)
+	}
+	if out := agent.exec("echo alive"); out.Stdout != "alive\n" {
+		t.Errorf("the agent did not go on: %v", out)
+	}
+	late.exec("touch /go")
+	for _, bomb := range []*PodContainer{early, late} {
+		s := bomb.ended()
+		r := c.result(bomb.ID)
+		wantSeen(t, r, verdict.OOMKilled, 137)
+		wantOOMVerdict(t, r)
+		// containerd 2 itself says 255 of what ended while it was away.
+		if bomb == late && (s.GetExitCode() != 137 || s.GetReason() != "OOMKilled") {
+			t.Errorf("%s: the status is %q with %d", s.GetMetadata().GetName(), s.GetReason(), s.GetExitCode())
+		}
 	}
 }
 
