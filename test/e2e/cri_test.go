@@ -827,7 +827,8 @@ func TestCRIAnnotationsOfAContainer(t *testing.T) {
 	}
 }
 
-// The sample pod of the documentation gets the limits that its file says.
+// The sample pod of the documentation gets the limits that its file says, and a
+// tool that runs away ends its own container only.
 func TestCRISamplePod(t *testing.T) {
 	c := newCRI(t)
 	data, err := kubernetes.Files.ReadFile("agent-pod.yaml")
@@ -851,6 +852,7 @@ func TestCRISamplePod(t *testing.T) {
 		t.Fatalf("%v: %+v", err, sample)
 	}
 	openFiles := regexp.MustCompile(`(?m)^Max open files +4096 +4096 +files`)
+	started := map[string]*PodContainer{}
 	p := c.pod(sample.Spec.RuntimeClassName, sample.Metadata.Annotations)
 	for _, member := range sample.Spec.Containers {
 		var want limits.Request
@@ -868,6 +870,22 @@ func TestCRISamplePod(t *testing.T) {
 		if out := have.exec("cat /proc/1/limits"); !openFiles.MatchString(out.Stdout) {
 			t.Errorf("%s: %v", member.Name, out)
 		}
+		started[member.Name] = have
+	}
+	tools, agent := started["tools"], started["agent"]
+	if tools == nil || agent == nil {
+		t.Fatalf("the containers are %v", started)
+	}
+	if out := tools.exec("tail /dev/zero"); out.Code != 137 {
+		t.Errorf("the tool that ran away: %v", out)
+	}
+	if has(cgroup2) { // v1 kills the one process
+		if s := tools.ended(); s.GetReason() != "OOMKilled" {
+			t.Errorf("tools: the status is %q with %d", s.GetReason(), s.GetExitCode())
+		}
+	}
+	if out := agent.exec("echo alive"); out.Stdout != "alive\n" {
+		t.Errorf("the agent did not go on: %v", out)
 	}
 }
 
