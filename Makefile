@@ -13,13 +13,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 BIN     := $(CURDIR)/bin
 LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
-UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/bench/... ./test/layout/...
+UNIT    := ./cmd/... ./pkg/... ./deploy/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
 PROGRAMS := agentbox agentbox-runtime containerd-shim-agentbox-v1
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
-HOST_PROMISE ?= runc,docker,io,ctr
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims
+HOST_PROMISE ?= runc,docker,io,ctr,cri
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,cri,configbody
 TIMEOUT      := 30m
 
 .PHONY: help

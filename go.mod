@@ -23,9 +23,11 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/urfave/cli v1.22.17
 	github.com/urfave/cli/v3 v3.14.0
+	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/sys v0.50.0
 	google.golang.org/grpc v1.83.2
 	google.golang.org/protobuf v1.36.12
+	k8s.io/cri-api v0.37.0
 )
 
 require (

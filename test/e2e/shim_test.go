@@ -364,13 +364,14 @@ func (c *CtrContainer) nothingLeft() {
 	})
 }
 
-// shimPids are the processes that were started as shims of this container.
-func (c *CtrContainer) shimPids() (pids []int) {
-	c.t.Helper()
+func (c *CtrContainer) shimPids() []int { return shimPids(c.ID) }
+
+// shimPids are the processes that were started as shims of a container.
+func shimPids(id string) (pids []int) {
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range names {
 		data, _ := os.ReadFile(name)
-		if args := strings.Split(string(data), "\x00"); strings.Contains(args[0], "containerd-shim-") && slices.Contains(args, c.ID) {
+		if args := strings.Split(string(data), "\x00"); strings.Contains(args[0], "containerd-shim-") && slices.Contains(args, id) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			pids = append(pids, pid)
 		}

@@ -130,6 +130,21 @@ func TestOnlyTheShimLinksContainerd(t *testing.T) {
 	}
 }
 
+// TestNoProgramLinksKubernetes: its API is there for tests to speak it.
+func TestNoProgramLinksKubernetes(t *testing.T) {
+	all := list(t)
+	for _, p := range all {
+		for _, dep := range p.Deps {
+			if first, _, _ := strings.Cut(dep, "/"); first == "k8s.io" || first == "sigs.k8s.io" || dep == module+"deploy/kubernetes" {
+				t.Errorf("%s links %s", p.ImportPath, dep)
+			}
+		}
+	}
+	if len(all) < len(order) {
+		t.Errorf("only %d packages are in the list", len(all))
+	}
+}
+
 func TestLimitsUsesTheStandardLibraryOnly(t *testing.T) {
 	for _, p := range list(t) {
 		if p.ImportPath != module+"pkg/limits" {
