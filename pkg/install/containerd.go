@@ -94,7 +94,7 @@ func containerdTables(f *tomlFile, want Want) (tables []table, notes []string, e
 	if wanted := added(own, settings(tables, own)); !wanted.differs(has) {
 		return nil, notes, nil
 	}
-	return nil, nil, &ExistsError{File: f.name, Line: f.line(own), Key: dotted(own), Has: short(fmt.Append(nil, has))}
+	return nil, nil, &ExistsError{File: f.name, Line: f.line(own), Key: dotted(own), Has: shown(has)}
 }
 
 // entries are the tables of the runtimes. A list without runc gets one too.

@@ -2,17 +2,18 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
-// Docker's log limits, where the administrator has none: enough for a day's
-// work of an agent, and nothing that fills a disk.
-const (
-	logMaxSize = "10m"
-	logMaxFile = "3"
-)
+// Docker's log limits where the administrator has none: enough to see what an
+// agent did last, and nothing that fills a disk.
+var logLimits = [...]struct{ key, value string }{{"max-size", "10m"}, {"max-file", "3"}}
+
+const logOpts = "log-opts"
 
 // dockerFile is daemon.json (dockerd(8)).
 type dockerFile struct{}
@@ -20,7 +21,7 @@ type dockerFile struct{}
 // entry is what agentbox is among Docker's runtimes.
 func entry(want Want) map[string]string {
 	if want.Shim {
-		return map[string]string{"runtimeType": RuntimeType}
+		return map[string]string{"runtimeType": cmp.Or(want.ShimPath, RuntimeType)}
 	}
 	return map[string]string{"path": want.Runtime}
 }
@@ -83,17 +84,27 @@ func (f *jsonFile) addLogLimits() (list []Added, note string, err error) {
 	if driver != nil && string(driver) != `"json-file"` {
 		return nil, fmt.Sprintf("log limits are not added: the log-driver is %s, which has options of its own", short(driver)), nil
 	}
-	for _, key := range []string{"max-size", "max-file"} {
-		value, _, err := f.get("log-opts", key)
+	same := 0
+	for _, limit := range logLimits {
+		has, _, err := f.get(logOpts, limit.key)
 		if err != nil {
 			return nil, "", err
 		}
-		if value != nil {
-			return nil, fmt.Sprintf("log limits are not added: log-opts has %s already, as %s", key, short(value)), nil
+		if has != nil {
+			note = fmt.Sprintf("log limits are not added: %s has %s already, as %s", logOpts, limit.key, short(has))
+		}
+		if string(has) == strconv.Quote(limit.value) {
+			same++
 		}
 	}
-	for _, limit := range [][2]string{{"max-size", logMaxSize}, {"max-file", logMaxFile}} {
-		more, err := f.add([]string{"log-opts", limit[0]}, limit[1])
+	if same == len(logLimits) {
+		return nil, "", nil
+	}
+	if note != "" {
+		return nil, note, nil
+	}
+	for _, limit := range logLimits {
+		more, err := f.add([]string{logOpts, limit.key}, limit.value)
 		if err != nil {
 			return nil, "", err
 		}

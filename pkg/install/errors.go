@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -71,6 +72,15 @@ func short(value []byte) string {
 		return strings.ToValidUTF8(text[:maxShown], "") + "..."
 	}
 	return text
+}
+
+// shown is short for a value that was decoded.
+func shown(value any) string {
+	data, err := json.Marshal(value)
+	if err != nil { // a NaN, which JSON has not
+		data = fmt.Append(nil, value)
+	}
+	return short(data)
 }
 
 var byteOrderMark = []byte("\xef\xbb\xbf")

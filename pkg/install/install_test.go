@@ -272,8 +272,8 @@ func TestRefused(t *testing.T) {
 		{"plugins in one piece", Containerd, "version = 2\nplugins = {}\n", "FILE:2: plugins is written in one piece"},
 		{"runtimes in one piece", Containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nruntimes = {runc = {runtime_type = 'io.containerd.runc.v2'}}\n", `FILE:3: plugins."io.containerd.grpc.v1.cri".containerd.runtimes is written in one piece`},
 		{"plugins are a list", Containerd, "version = 2\n[[plugins]]\n", "FILE:2: plugins is written in one piece"},
-		{"agentbox is another", Containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.agentbox]\nruntime_type = 'x'\n", `FILE:2: plugins."io.containerd.grpc.v1.cri".containerd.runtimes.agentbox is map[runtime_type:x] already`},
-		{"agentbox is another", CRIO, "[crio.runtime]\nruntimes = {agentbox = {}}\n", "FILE:2: crio.runtime.runtimes.agentbox is map[] already"},
+		{"agentbox is another", Containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.agentbox]\nruntime_type = 'x'\n", `FILE:2: plugins."io.containerd.grpc.v1.cri".containerd.runtimes.agentbox is {"runtime_type":"x"} already`},
+		{"agentbox is another", CRIO, "[crio.runtime]\nruntimes = {agentbox = {}}\n", "FILE:2: crio.runtime.runtimes.agentbox is {} already"},
 		{"agentbox is another", Podman, "[engine.runtimes]\nagentbox = []\n", "FILE:2: engine.runtimes.agentbox is [] already"},
 		{"runtimes are there", Podman, "[engine.runtimes]\nx = []\n", "agentbox cannot be added at the end of the file"},
 	}
@@ -312,6 +312,8 @@ func TestLogLimits(t *testing.T) {
 		{"other options", `{"log-opts": {"labels": "x"}}`, 2, ""},
 		{"a size", `{"log-opts": {"max-size": "1g"}}`, 0, `log-opts has max-size already, as "1g"`},
 		{"a number of files", `{"log-opts": {"max-file": "9"}}`, 0, `log-opts has max-file already, as "9"`},
+		{"ours by hand", `{"log-opts": {"max-file": "3", "max-size": "10m"}}`, 0, ""},
+		{"one as ours", `{"log-opts": {"max-size": "10m"}}`, 0, `log-opts has max-size already, as "10m"`},
 		{"another driver", `{"log-driver": "journald"}`, 0, `the log-driver is "journald"`},
 	}
 	for _, tt := range tests {

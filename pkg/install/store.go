@@ -61,6 +61,8 @@ type Change struct {
 	Before []byte // nil: there is no file
 	After  []byte // nil: there will be none
 	Notes  []string
+	// Restart says that the engine takes a part of the change only when it starts.
+	Restart bool
 
 	from *file
 	old  []byte  // the record that is there
@@ -77,7 +79,8 @@ func sum(data []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-func (s Store) path(e Engine) string { return filepath.Join(s.Dir, string(e)+".json") }
+// Path returns where the record of an engine is, if there is one.
+func (s Store) Path(e Engine) string { return filepath.Join(s.Dir, string(e)+".json") }
 
 // Load returns the record of an engine. The error is ErrNotInstalled when there
 // is none.
@@ -88,7 +91,7 @@ func (s Store) Load(e Engine) (*Record, error) {
 
 func (s Store) load(e Engine) (*Record, []byte, error) {
 	// The record has a file of maxSize in it, as a JSON text.
-	data, err := smallfile.Read(s.path(e), 8*maxSize, smallfile.NoFollow)
+	data, err := smallfile.Read(s.Path(e), 8*maxSize, smallfile.NoFollow)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%s: %w", e, ErrNotInstalled)
 	}
@@ -97,7 +100,7 @@ func (s Store) load(e Engine) (*Record, []byte, error) {
 	}
 	r, err := parseRecord(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the record %s: %w: take agentbox out of the configuration by hand and remove the record", s.path(e), err)
+		return nil, nil, fmt.Errorf("read the record %s: %w: take agentbox out of the configuration by hand and remove the record", s.Path(e), err)
 	}
 	return r, data, nil
 }
@@ -128,7 +131,7 @@ func (s Store) Install(e Engine, path string, want Want) (*Change, error) {
 		return nil, err
 	}
 	if rec != nil && rec.File != path {
-		return nil, fmt.Errorf("agentbox is in %s already, by a record in %s: run agentbox uninstall %s first, or keep another record with --records", rec.File, s.path(e), e)
+		return nil, fmt.Errorf("agentbox is in %s already, by a record in %s: run agentbox uninstall %s first, or keep another record with --records", rec.File, s.Path(e), e)
 	}
 	from, err := readFile(path)
 	if err != nil {
@@ -158,7 +161,15 @@ func (s Store) Install(e Engine, path string, want Want) (*Change, error) {
 	if rec != nil {
 		c.next.Dirs = append(rec.Dirs, c.next.Dirs...)
 	}
+	c.Restart = needsRestart(e, c.next) && (rec == nil || e != Docker || !needsRestart(e, rec))
 	return c, nil
+}
+
+// needsRestart reports whether reloading is not enough for what was added.
+// containerd reads its configuration only when it starts, and Docker the options
+// of its log driver. Podman has no daemon.
+func needsRestart(e Engine, r *Record) bool {
+	return e == Containerd || e == Docker && slices.ContainsFunc(r.Added, func(a Added) bool { return a.Path[0] == logOpts })
 }
 
 // Door is the word for how an engine starts agentbox: "shim" or "runtime".
@@ -185,7 +196,7 @@ func (s Store) Uninstall(e Engine) (*Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Change{Engine: e, File: rec.File, Before: from.data, After: after, from: from, old: old}, nil
+	return &Change{Engine: e, File: rec.File, Before: from.data, After: after, Restart: needsRestart(e, rec), from: from, old: old}, nil
 }
 
 // undo returns a file without what the record says was added; nil: without the
@@ -269,7 +280,7 @@ func (s Store) unchanged(c *Change) error {
 		return err
 	}
 	if !bytes.Equal(old, c.old) {
-		return fmt.Errorf("%s was changed by somebody else just now: run the command again", s.path(c.Engine))
+		return fmt.Errorf("%s was changed by somebody else just now: run the command again", s.Path(c.Engine))
 	}
 	return c.from.unchanged()
 }
@@ -279,7 +290,7 @@ func (s Store) save(r *Record) error {
 	if err != nil {
 		return fmt.Errorf("write the record of the installation: %w", err)
 	}
-	return write(s.path(r.Engine), append(data, '\n'), recordMode, nil, s.step)
+	return write(s.Path(r.Engine), append(data, '\n'), recordMode, nil, s.step)
 }
 
 // replace writes the configuration, or removes it.
@@ -311,10 +322,10 @@ func (s Store) forget(c *Change) error {
 		_ = os.Remove(dir) // not if somebody has put something there
 	}
 	s.step()
-	if err := remove(s.path(c.Engine)); err != nil {
+	if err := remove(s.Path(c.Engine)); err != nil {
 		return err
 	}
-	removeTemps(s.Dir, filepath.Base(s.path(c.Engine)))
+	removeTemps(s.Dir, filepath.Base(s.Path(c.Engine)))
 	_ = os.Remove(s.Dir) // if this was the last one
 	return nil
 }

@@ -426,7 +426,7 @@ func TestBrokenRecord(t *testing.T) {
 		if err := os.Mkdir(h.Dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(h.path(Docker), []byte(tt.record), 0o600); err != nil {
+		if err := os.WriteFile(h.Path(Docker), []byte(tt.record), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := h.Install(Docker, h.file, byRuntime)

@@ -439,5 +439,5 @@ func (f *tomlFile) unlessThere(t table, path []string) ([]table, []string, error
 	if wanted := added(path, settings([]table{t}, path)); !wanted.differs(has) {
 		return nil, nil, nil
 	}
-	return nil, nil, &ExistsError{File: f.name, Line: f.line(path), Key: dotted(path), Has: short(fmt.Append(nil, has))}
+	return nil, nil, &ExistsError{File: f.name, Line: f.line(path), Key: dotted(path), Has: shown(has)}
 }
