@@ -38,7 +38,7 @@ func (o *installed) take(c *install.Change, dryRun bool) {
 	if !o.Changed {
 		return
 	}
-	next, note := reload(c.Engine, c.Restart)
+	next, note := reload(c.Engine)
 	if next != "" {
 		o.Next = append(o.Next, next)
 	}
@@ -71,14 +71,11 @@ func visible(data []byte) []byte {
 }
 
 // reload is the command that makes an engine read its configuration and leaves
-// containers alone, and what it does not do.
-func reload(e install.Engine, restart bool) (command, note string) {
+// containers alone, and what to know about it.
+func reload(e install.Engine) (command, note string) {
 	switch e {
 	case install.Docker:
-		if restart {
-			note = "the limits of logs change when Docker is restarted, for containers that are made after that; without live-restore a restart ends those that run"
-		}
-		return "systemctl reload docker", note
+		return "systemctl reload docker", ""
 	case install.Containerd:
 		return "systemctl restart containerd", ""
 	case install.CRIO:

@@ -57,6 +57,24 @@ func (dockerFile) add(name string, data []byte, want Want) (Edit, error) {
 	return Edit{Data: f.data, Added: list, Notes: notes}, nil
 }
 
+// dockerLater says what of a change dockerd takes only when it starts: on SIGHUP
+// it leaves the options of its log driver alone, and the runtimes too where the
+// file has no list of them any more.
+func dockerLater(before, after []byte) (notes []string) {
+	keys := func(data []byte) (m map[string]json.RawMessage) {
+		_ = json.Unmarshal(bytes.TrimPrefix(data, byteOrderMark), &m) // nothing in it: no keys
+		return m
+	}
+	was, is := keys(before), keys(after)
+	if !bytes.Equal(was[logOpts], is[logOpts]) {
+		notes = append(notes, "the limits of logs change when Docker is restarted, for containers that are made after that; without live-restore a restart ends those that run")
+	}
+	if was["runtimes"] != nil && is["runtimes"] == nil {
+		notes = append(notes, "Docker knows agentbox until it is restarted: where its file lists no runtimes any more, a reload leaves the old list")
+	}
+	return notes
+}
+
 func (f *jsonFile) addRuntime(want Want) ([]Added, error) {
 	path := []string{"runtimes", RuntimeName}
 	value, start, err := f.get(path...)

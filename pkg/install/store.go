@@ -61,8 +61,6 @@ type Change struct {
 	Before []byte // nil: there is no file
 	After  []byte // nil: there will be none
 	Notes  []string
-	// Restart says that the engine takes a part of the change only when it starts.
-	Restart bool
 
 	from *file
 	old  []byte  // the record that is there
@@ -161,15 +159,15 @@ func (s Store) Install(e Engine, path string, want Want) (*Change, error) {
 	if rec != nil {
 		c.next.Dirs = append(rec.Dirs, c.next.Dirs...)
 	}
-	c.Restart = needsRestart(e, c.next) && (rec == nil || e != Docker || !needsRestart(e, rec))
+	c.tellLater()
 	return c, nil
 }
 
-// needsRestart reports whether reloading is not enough for what was added.
-// containerd reads its configuration only when it starts, and Docker the options
-// of its log driver. Podman has no daemon.
-func needsRestart(e Engine, r *Record) bool {
-	return e == Containerd || e == Docker && slices.ContainsFunc(r.Added, func(a Added) bool { return a.Path[0] == logOpts })
+// tellLater notes what an engine does not take when it reads its file again.
+func (c *Change) tellLater() {
+	if c.Engine == Docker && !c.None() {
+		c.Notes = append(c.Notes, dockerLater(c.Before, c.After)...)
+	}
 }
 
 // Door is the word for how an engine starts agentbox: "shim" or "runtime".
@@ -196,7 +194,9 @@ func (s Store) Uninstall(e Engine) (*Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Change{Engine: e, File: rec.File, Before: from.data, After: after, Restart: needsRestart(e, rec), from: from, old: old}, nil
+	c := &Change{Engine: e, File: rec.File, Before: from.data, After: after, from: from, old: old}
+	c.tellLater()
+	return c, nil
 }
 
 // undo returns a file without what the record says was added; nil: without the

@@ -240,6 +240,45 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// What a reload does not do is told.
+func TestLater(t *testing.T) {
+	const logs, runtimes = "limits of logs", "knows agentbox until"
+	tests := []struct {
+		name, before, after string
+		want                []string
+	}{
+		{"a runtime comes", `{}`, `{"runtimes": {"agentbox": {}}}`, nil},
+		{"one of two runtimes goes", `{"runtimes": {"agentbox": {}, "x": {}}}`, `{"runtimes": {"x": {}}}`, nil},
+		{"the only runtime goes", `{"runtimes": {"agentbox": {}}}`, `{}`, []string{runtimes}},
+		{"the file goes", `{"runtimes": {"agentbox": {}}}`, ``, []string{runtimes}},
+		{"log limits come", `{}`, `{"runtimes": {}, "log-opts": {}}`, []string{logs}},
+		{"both go", `{"runtimes": {}, "log-opts": {}}`, `{}`, []string{logs, runtimes}},
+		{"log limits stay", `{"log-opts": {}}`, `{"log-opts": {}, "runtimes": {}}`, nil},
+	}
+	for _, tt := range tests {
+		got := dockerLater([]byte(tt.before), []byte(tt.after))
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: %q", tt.name, got)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], tt.want[i]) {
+				t.Errorf("%s: %q", tt.name, got)
+			}
+		}
+	}
+	h := newHost(t, "daemon.json")
+	if c := h.install(Docker, withLogs); len(c.Notes) != 1 {
+		t.Errorf("install notes %q", c.Notes)
+	}
+	if c := h.install(Docker, withLogs); len(c.Notes) != 0 {
+		t.Errorf("the second time it notes %q", c.Notes)
+	}
+	if c := h.uninstall(Docker); len(c.Notes) != 2 {
+		t.Errorf("uninstall notes %q", c.Notes)
+	}
+}
+
 // An upgrade of a file that was changed meanwhile keeps that change.
 func TestUpgradeOfAChangedFile(t *testing.T) {
 	h := newHost(t, "daemon.json")

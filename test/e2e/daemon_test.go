@@ -98,7 +98,7 @@ func newDocker(t *testing.T, wanted ...feature) *Docker {
 	t.Helper()
 	need(t, append([]feature{docker, runc}, wanted...)...)
 	shared.once.Do(func() {
-		if shared.engine, shared.err = startEngine(); shared.err == nil {
+		if shared.engine, shared.err = startEngine((*engine).writeConfigs); shared.err == nil {
 			atEnd(shared.stop)
 		}
 	})
@@ -128,7 +128,8 @@ func (e *engine) config(runtimeName string) string { return e.file(runtimeName +
 // dockerCgroup is the parent of all containers of the daemon.
 const dockerCgroup = "docker"
 
-func startEngine() (e *engine, err error) {
+// startEngine starts daemons with the configuration files that configure writes.
+func startEngine(configure func(*engine) error) (e *engine, err error) {
 	dir, err := os.MkdirTemp(scratch, "d")
 	if err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func startEngine() (e *engine, err error) {
 			_ = e.stop()
 		}
 	}()
-	if err := e.writeConfigs(); err != nil {
+	if err := configure(e); err != nil {
 		return e, err
 	}
 	socket := e.file("containerd.sock")
@@ -212,7 +213,7 @@ func (e *engine) start(program string, args ...string) (*daemon, error) {
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGTERM} // should this run be killed
 	if cgroupVersion() == 2 {
 		dir := filepath.Join(parents()[0], program)
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil { // it may be there, of another engine
 			return nil, err
 		}
 		f, err := os.Open(dir)
@@ -376,11 +377,15 @@ func (e *engine) unmount() {
 	data, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, line := range slices.Backward(strings.Split(string(data), "\n")) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && (strings.HasPrefix(fields[4], e.dir+"/") || strings.HasPrefix(fields[4], e.disk+"/")) {
+		if len(fields) > 4 && (isBelow(fields[4], e.dir) || isBelow(fields[4], e.disk)) {
 			_ = unix.Unmount(fields[4], unix.MNT_DETACH)
 		}
 	}
 }
+
+// isBelow reports whether a path is in a folder. Nothing is below a folder without
+// a name: an engine that has none must not unmount the whole machine.
+func isBelow(path, dir string) bool { return dir != "" && strings.HasPrefix(path, dir+"/") }
 
 // removeCgroups removes the parents that the low-level runtime made, in all
 // hierarchies.
