@@ -17,7 +17,10 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/install"
 	"github.com/agentbox/agentbox/pkg/result"
+	"github.com/agentbox/agentbox/pkg/state"
 )
 
 // daemonJSON is as an administrator may have it.
@@ -303,18 +306,18 @@ func (c *plainContainerd) handler() map[string]any {
 // limits.
 func TestInstallContainerd(t *testing.T) {
 	c := newPlainContainerd(t)
-	if state := c.up(); state != "ok" {
-		t.Skip("Kubernetes' part of containerd does not load on this machine: " + state)
+	if cri := c.up(); cri != "ok" {
+		t.Skip("Kubernetes' part of containerd does not load on this machine: " + cri)
 	}
 	before, program := readFile(t, c.file), c.program(t, "bin")
 	if h := c.handler(); h != nil {
 		t.Fatalf("containerd has %v before", h)
 	}
-	install := []string{"install", "containerd", "--file", c.file, "--program", program, "--door", "runtime"}
-	c.mustAgentbox(t, "systemctl restart containerd", install...)
-	c.mustAgentbox(t, "Nothing to change", install...)
-	if state := c.up(); state != "ok" {
-		t.Errorf("with agentbox, Kubernetes' part is in the state %s\n%s", state, readFile(t, c.containerd.log))
+	args := []string{"install", "containerd", "--file", c.file, "--program", program, "--door", "runtime"}
+	c.mustAgentbox(t, "systemctl restart containerd", args...)
+	c.mustAgentbox(t, "Nothing to change", args...)
+	if cri := c.up(); cri != "ok" {
+		t.Errorf("with agentbox, Kubernetes' part is in the state %s\n%s", cri, readFile(t, c.containerd.log))
 	}
 	h := c.handler()
 	options, _ := h["options"].(map[string]any)
@@ -326,8 +329,8 @@ func TestInstallContainerd(t *testing.T) {
 	if without := withoutRunc(t, c.file); major(t) < 2 {
 		installed := readFile(t, c.file)
 		writeFile(t, c.file, without)
-		if state := c.up(); state != "error" {
-			t.Errorf("without runc in the list, Kubernetes' part is in the state %s: agentbox need not add it", state)
+		if cri := c.up(); cri != "error" {
+			t.Errorf("without runc in the list, Kubernetes' part is in the state %s: agentbox need not add it", cri)
 		}
 		writeFile(t, c.file, installed)
 	}
@@ -339,13 +342,13 @@ func TestInstallContainerd(t *testing.T) {
 	if exists(c.engine.file("records")) {
 		t.Error("records are left")
 	}
-	if state := c.up(); state != "ok" || c.handler() != nil {
-		t.Errorf("after uninstall Kubernetes' part is in the state %s, and has %v", state, c.handler())
+	if cri := c.up(); cri != "ok" || c.handler() != nil {
+		t.Errorf("after uninstall Kubernetes' part is in the state %s, and has %v", cri, c.handler())
 	}
 }
 
-// runs starts a container and looks at its limits.
-func (c *plainContainerd) runs(flags ...string) {
+// runs starts a container and looks at its limits. It returns the id.
+func (c *plainContainerd) runs(flags ...string) (id string) {
 	c.t.Helper()
 	dir, id := tempDir(c.t), fmt.Sprintf("%s-%d", token, containers.Add(1))
 	testOf.Store(id, c.t.Name())
@@ -375,6 +378,78 @@ func (c *plainContainerd) runs(flags ...string) {
 	want.Memory = 64 * mib
 	if have := cgroupOf(c.t, pid).limits(); have != want {
 		c.t.Errorf("the cgroup has %+v, want %+v", have, want)
+	}
+	return id
+}
+
+// needShim skips a test where only the runtime was built.
+func needShim(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(bin, install.ShimName)
+	if !exists(path) {
+		gate.note(t, "needs "+install.ShimName)
+		t.Skip("the shim was not built")
+	}
+	return path
+}
+
+// With the shim installed, containerd starts it by the path that it is told, from
+// wherever it is.
+func TestInstallContainerdShim(t *testing.T) {
+	c := newPlainContainerd(t)
+	shim := needShim(t)
+	if cri := c.up(); cri != "ok" {
+		t.Skip("Kubernetes' part of containerd does not load on this machine: " + cri)
+	}
+	c.mustAgentbox(t, "Changed", "install", "containerd", "--file", c.file, "--program", runtimePath())
+	if cri := c.up(); cri != "ok" {
+		t.Errorf("with agentbox, Kubernetes' part is in the state %s", cri)
+	}
+	h := c.handler()
+	if h["runtime_type"] != install.RuntimeType || h["runtime_path"] != shim || fmt.Sprint(h["pod_annotations"]) != "[agentbox.dev/*]" {
+		t.Fatalf("containerd has %v", h)
+	}
+	id := c.runs("--runtime", h["runtime_path"].(string), "--runtime-config-path", c.config("agentbox"))
+	b := &Box{t: t, Config: c.config("agentbox"), State: state.SystemDir, Results: result.Store{Dir: c.results()}}
+	if kept := b.kept(id); len(kept) != 1 || kept[0].Door != result.DoorShim {
+		t.Errorf("the results are %v", kept)
+	}
+	c.down()
+	c.mustAgentbox(t, "Changed", "uninstall")
+}
+
+// Docker starts the shim itself, from 23 on.
+func TestInstallDockerShim(t *testing.T) {
+	need(t, annotations) // Docker 24
+	shim := needShim(t)
+	d := newPlainDocker(t)
+	file := d.file("daemon.json")
+	before := readFile(t, file)
+	d.mustAgentbox(t, "Changed", "install", "docker", "--file", file, "--program", runtimePath(), "--door", "shim")
+	if now := readFile(t, file); !strings.Contains(now, fmt.Sprintf(`"runtimeType":%q`, shim)) {
+		t.Errorf("the file is %s", now)
+	}
+	d.reload(true)
+	c := d.detached("agentbox", "-m 64m --pids-limit 99", "exec sleep 1000")
+	if have := c.Cgroup.limits(); have.Memory != 64*mib || have.Pids != 99 {
+		t.Errorf("the cgroup has %+v", have)
+	}
+	// The shim knows the folders of the system only.
+	refused := execute(t, 30*time.Second, exec.Command(filepath.Join(bin, "agentbox"), "uninstall", "--records", d.file("records")))
+	if refused.Code != 1 || !strings.Contains(refused.Stderr, c.ID) {
+		t.Errorf("uninstall does not name the sandbox that lives: %v", refused)
+	}
+	c.remove()
+	left, err := filepath.Glob(filepath.Join(config.SystemResultsDir, c.ID+"*"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("the results are %q, %v", left, err)
+	}
+	for _, name := range left {
+		_ = os.Remove(name)
+	}
+	d.mustAgentbox(t, "Changed", "uninstall")
+	if now := readFile(t, file); now != before {
+		t.Errorf("the file is\n%q\nand was\n%q", now, before)
 	}
 }
 
