@@ -13,6 +13,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 BIN     := $(CURDIR)/bin
 LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+PROGRAMS := $(notdir $(wildcard cmd/*))
 UNIT    := ./cmd/... ./pkg/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
 FUZZTIME ?= 5m
@@ -116,9 +117,14 @@ bench: build ## What starts cost and how exactly limits hold, in 10 minutes (ARG
 	CGO_ENABLED=0 $(GO) run ./test/bench -bin $(BIN) -engine $(ENGINE) $(ARGS)
 
 .PHONY: install
-install: build ## Installs the binaries into PREFIX/bin (/usr/local)
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(BIN)/agentbox $(BIN)/agentbox-runtime
+install: build ## Installs the binaries into PREFIX/bin (/usr/local); engines: agentbox install
+	@# Renamed into place: an engine may call them at any moment.
+	install -d -m 0755 $(DESTDIR)$(PREFIX)/bin
+	@for p in $(PROGRAMS); do \
+	  install -m 0755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/.$$p.new && \
+	  mv -fT $(DESTDIR)$(PREFIX)/bin/.$$p.new $(DESTDIR)$(PREFIX)/bin/$$p || exit 1; \
+	done
 
 .PHONY: uninstall
-uninstall: ## Removes the binaries again
-	rm -f $(DESTDIR)$(PREFIX)/bin/agentbox $(DESTDIR)$(PREFIX)/bin/agentbox-runtime
+uninstall: ## Removes the binaries again; before that: agentbox uninstall
+	rm -f $(PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%)
