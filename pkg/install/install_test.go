@@ -474,3 +474,27 @@ func TestMajor(t *testing.T) {
 		}
 	}
 }
+
+// The last look before a file is written: it says what it said, and the tables.
+func TestOnlyTheTablesAreAdded(t *testing.T) {
+	before, err := parseTOML("FILE", []byte("a = 1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := []table{{path: []string{"b"}, keys: []keyValue{{"c", "d"}}}}
+	for text, good := range map[string]bool{
+		"a = 1\n[b]\nc = 'd'\n":        true,
+		"a = 1\n[b]\nc = 'd'\ne = 2\n": false, // more
+		"a = 2\n[b]\nc = 'd'\n":        false, // another
+		"[b]\nc = 'd'\n":               false, // less
+		"a = 1\n[b]\n":                 false, // not what was to be added
+	} {
+		after, err := parseTOML("FILE", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := after.only(before, tables); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

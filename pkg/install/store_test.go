@@ -600,3 +600,23 @@ func (h *host) dies(verb string, at int) bool {
 	}
 	return failed
 }
+
+// A comment like ours that was there before is taken for ours when the text is
+// looked at; the copy in the record knows better.
+func TestTheCopyIsExact(t *testing.T) {
+	h := newHost(t, "50-agentbox.conf")
+	before := "[containers]\n" + marker
+	h.write(before)
+	h.install(Podman, byRuntime)
+	rec, err := h.Load(Podman)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := Remove(Podman, h.file, []byte(h.read()), rec.Added); err != nil || string(text) == before {
+		t.Fatalf("%v: the text alone gives it back, so that this shows nothing", err)
+	}
+	h.uninstall(Podman)
+	if got := h.read(); got != before {
+		t.Errorf("got %q, was %q", got, before)
+	}
+}
