@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -167,8 +168,10 @@ func (i *installer) run(ctx context.Context, e install.Engine, stdout io.Writer)
 			return err
 		}
 	}
+	notes := i.notes(e, want)
 	o := &installed{Door: want.Door(), Program: want.Runtime, Try: tryCommands(e, want.Shim)}
 	o.take(change, i.dryRun)
+	o.Notes = append(o.Notes, notes...)
 	o.told = fmt.Sprintf("Changed %s: agentbox is a runtime of %s now. The file as it was is kept in %s.", path, e, store.Path(e))
 	switch {
 	case !o.Changed:
@@ -188,9 +191,9 @@ func (i *installer) want(ctx context.Context, e install.Engine) (install.Want, e
 	}
 	switch e {
 	case install.Containerd:
-		want.Major = i.programs.major(ctx, "containerd")
+		want.Major = i.programs.major(ctx, daemons[e])
 	case install.Docker:
-		if want.Major = i.programs.major(ctx, "dockerd"); i.door == doorShim && want.Major > 0 && want.Major < minShimDocker {
+		if want.Major = i.programs.major(ctx, daemons[e]); i.door == doorShim && want.Major > 0 && want.Major < minShimDocker {
 			return want, fmt.Errorf("--door shim needs Docker %d or later, and dockerd is of version %d: leave the flag out", minShimDocker, want.Major)
 		}
 	}
@@ -205,6 +208,22 @@ func (i *installer) want(ctx context.Context, e install.Engine) (install.Want, e
 		}
 	}
 	return want, nil
+}
+
+// notes are about programs that are not where one would think.
+func (i *installer) notes(e install.Engine, want install.Want) (notes []string) {
+	if name := daemons[e]; i.programs.daemon(name) == "" {
+		notes = append(notes, fmt.Sprintf("%s was not found on this machine: its configuration is written all the same", name))
+	}
+	if dir := filepath.Dir(cmp.Or(want.ShimPath, want.Runtime)); want.Shim && dir != filepath.Dir(want.Runtime) {
+		notes = append(notes, fmt.Sprintf("the shim starts the %s that is beside it, in %s", install.Program, dir))
+	}
+	return notes
+}
+
+// daemons are the programs of engines.
+var daemons = map[install.Engine]string{
+	install.Docker: "dockerd", install.Containerd: "containerd", install.CRIO: "crio", install.Podman: "podman",
 }
 
 // minShimDocker is the first version of Docker that starts other shims than that
@@ -222,7 +241,10 @@ var defaultFiles = map[install.Engine]string{
 // path is the file to change. For containerd it may be one that its own file
 // imports; what that says then goes into want.
 func (i *installer) path(e install.Engine, store install.Store, want *install.Want) (string, error) {
-	path := cmp.Or(i.file, defaultFiles[e])
+	path, err := filepath.Abs(cmp.Or(i.file, defaultFiles[e]))
+	if err != nil {
+		return "", err
+	}
 	rec, err := store.Load(e)
 	if err != nil && !errors.Is(err, install.ErrNotInstalled) {
 		return "", err

@@ -95,9 +95,14 @@ func onServicePath(path string) bool {
 	return find(filepath.Base(path), servicePath) == path
 }
 
+// daemon returns where a program of an engine is; "" when it is not installed.
+func (p programs) daemon(name string) string {
+	return find(name, slices.Concat(filepath.SplitList(p.path), p.daemons))
+}
+
 // major asks a program of an engine for its version; 0: not known.
 func (p programs) major(ctx context.Context, name string) int {
-	path := find(name, slices.Concat(filepath.SplitList(p.path), p.daemons))
+	path := p.daemon(name)
 	if path == "" {
 		return 0
 	}

@@ -191,7 +191,7 @@ func TestContainerdFile(t *testing.T) {
 }
 
 func TestInstallPrints(t *testing.T) {
-	e := newEngines(t, "bin/agentbox-runtime")
+	e := newEngines(t, "bin/agentbox-runtime", "engine/dockerd Docker version 28.5.2", "engine/containerd containerd x 2.1.9", "engine/podman podman version 5.8.0")
 	file := filepath.Join(e.dir, "daemon.json")
 	if err := os.WriteFile(file, []byte("{\r\n  \"debug\": true\r\n}\r\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,6 @@ func TestInstallChangesNothing(t *testing.T) {
 		{[]string{"docker", "--nonsense"}, 2, "unknown flag"},
 		{[]string{"docker", "--program", "agentbox-runtime"}, 2, "is not absolute"},
 		{[]string{"docker", "--file", file}, 1, "DIR/daemon.json:2:12: is not valid JSON"},
-		{[]string{"docker", "--file", "daemon.json"}, 1, "not absolute"},
 	}
 	for _, tt := range tests {
 		stdout, stderr, code := e.run(tt.args...)
@@ -309,6 +308,26 @@ func TestUninstall(t *testing.T) {
 	entries, err := os.ReadDir(e.dir)
 	if err != nil || len(entries) != 2 { // bin and daemon.json
 		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// A relative path is of the current folder, in the record too.
+func TestInstallRelativePath(t *testing.T) {
+	e := newEngines(t, "bin/agentbox-runtime")
+	t.Chdir(e.dir)
+	if _, stderr, code := e.run("podman", "--file", "x.conf"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if rec, err := (install.Store{Dir: filepath.Join(e.dir, "records")}).Load(install.Podman); err != nil || rec.File != filepath.Join(e.dir, "x.conf") {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}
+
+func TestInstallNotesAShimElsewhere(t *testing.T) {
+	e := newEngines(t, "bin/agentbox-runtime", "engine/containerd-shim-agentbox-v1", "engine/containerd containerd x 2.1.9")
+	stdout, _, _ := e.run("containerd", "--dry-run", "--file", filepath.Join(e.dir, "config.toml"))
+	if !strings.Contains(stdout, "the shim starts the agentbox-runtime that is beside it, in DIR/engine") {
+		t.Errorf("got %s", stdout)
 	}
 }
 

@@ -60,6 +60,14 @@ func runtimesPath(version int64) []string {
 	return []string{"plugins", criPlugin[version], "containerd", "runtimes"}
 }
 
+// containerdDefaults are where a file of any version names its default runtime.
+func containerdDefaults() (paths [][]string) {
+	for _, version := range []int64{1, 2, 3} {
+		paths = append(paths, []string{"plugins", criPlugin[version], "containerd", "default_runtime_name"})
+	}
+	return paths
+}
+
 func below(path []string, names ...string) []string { return slices.Concat(path, names) }
 
 func containerdTables(f *tomlFile, want Want) (tables []table, notes []string, err error) {

@@ -13,6 +13,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Engine is a container engine that can be told about agentbox.
@@ -82,6 +85,11 @@ func Add(e Engine, name string, data []byte, want Want) (Edit, error) {
 	if err != nil {
 		return Edit{}, err
 	}
+	for _, path := range []string{want.Runtime, want.ShimPath} {
+		if strings.ContainsFunc(path, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+			return Edit{}, fmt.Errorf("the path %q has characters that a configuration file cannot name safely: move the program", path)
+		}
+	}
 	return ed.add(name, data, want)
 }
 
@@ -108,6 +116,9 @@ func Holds(e Engine, data []byte) bool {
 
 // editor knows one kind of file.
 type editor interface {
+	// defaults says where a file that parses makes agentbox the default runtime;
+	// 0: nowhere.
+	defaults(name string, data []byte) (line int, key string)
 	add(name string, data []byte, want Want) (Edit, error)
 	remove(name string, data []byte, added []Added) ([]byte, error)
 	holds(data []byte) bool
@@ -118,11 +129,11 @@ func editorOf(e Engine) (editor, error) {
 	case Docker:
 		return dockerFile{}, nil
 	case Containerd:
-		return tomlEditor{containerdTables}, nil
+		return tomlEditor{containerdTables, containerdDefaults()}, nil
 	case CRIO:
-		return tomlEditor{crioTables}, nil
+		return tomlEditor{crioTables, [][]string{{"crio", "runtime", "default_runtime"}}}, nil
 	case Podman:
-		return tomlEditor{podmanTables}, nil
+		return tomlEditor{podmanTables, [][]string{{"engine", "runtime"}}}, nil
 	}
 	return nil, fmt.Errorf("%q is not an engine that agentbox knows: expected one of %v", e, Engines)
 }

@@ -168,3 +168,17 @@ func (dockerFile) holds(data []byte) bool {
 	_ = json.Unmarshal(bytes.TrimPrefix(data, byteOrderMark), &m)
 	return len(m) > 0
 }
+
+func (dockerFile) defaults(name string, data []byte) (line int, key string) {
+	const runtime = "default-runtime"
+	f, err := parseJSON(name, data)
+	if err != nil {
+		return 0, ""
+	}
+	value, start, err := f.get(runtime)
+	if err != nil || string(value) != strconv.Quote(RuntimeName) {
+		return 0, ""
+	}
+	line, _ = position(data, start)
+	return line, runtime
+}

@@ -176,6 +176,20 @@ func missingDirs(dir string) []string {
 	}
 }
 
+// makeDirs makes a folder and those above it, for all to read whatever the umask
+// is: Podman without root reads the same files.
+func makeDirs(dir string) error {
+	for _, missing := range missingDirs(dir) {
+		if err := os.Mkdir(missing, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(missing, dirMode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // unchanged makes sure that nobody has written a file since it was read.
 func (f *file) unchanged() error {
 	now, err := readFile(f.path)

@@ -296,6 +296,11 @@ func TestUnknownEngine(t *testing.T) {
 	if _, err := Add("lxc", "FILE", nil, byRuntime); err == nil || !strings.Contains(err.Error(), `"lxc" is not an engine`) {
 		t.Errorf("got %v", err)
 	}
+	for _, path := range []string{"/a\nb", "/\xff", "/\x1b[0m"} {
+		if _, err := Add(Podman, "FILE", nil, Want{Runtime: path}); err == nil || !strings.Contains(err.Error(), "cannot name safely") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
 	if _, err := Remove("lxc", "FILE", nil, nil); err == nil {
 		t.Error("no error")
 	}

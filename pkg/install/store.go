@@ -163,6 +163,20 @@ func (s Store) Install(e Engine, path string, want Want) (*Change, error) {
 	return c, nil
 }
 
+// isUsable refuses to take agentbox out of a file that makes it the default
+// runtime: the engine would not start.
+func (c *Change) isUsable() error {
+	ed, err := editorOf(c.Engine)
+	if err != nil || c.None() {
+		return err
+	}
+	if line, key := ed.defaults(c.File, c.After); line > 0 {
+		line, _ = ed.defaults(c.File, c.Before) // the line that the administrator sees
+		return &Error{File: c.File, Line: line, Text: fmt.Sprintf("%s is %s, and %s would not start without it: choose another default first", key, RuntimeName, c.Engine)}
+	}
+	return nil
+}
+
 // tellLater notes what an engine does not take when it reads its file again.
 func (c *Change) tellLater() {
 	if c.Engine == Docker && !c.None() {
@@ -195,6 +209,9 @@ func (s Store) Uninstall(e Engine) (*Change, error) {
 		return nil, err
 	}
 	c := &Change{Engine: e, File: rec.File, Before: from.data, After: after, from: from, old: old}
+	if err := c.isUsable(); err != nil {
+		return nil, err
+	}
 	c.tellLater()
 	return c, nil
 }
@@ -259,7 +276,11 @@ func (s Store) Commit(c *Change) error {
 
 // lock keeps two commands apart.
 func (s Store) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+	// Results are below the same folder, and may be for others than root.
+	if err := makeDirs(filepath.Dir(s.Dir)); err != nil {
+		return nil, fmt.Errorf("make the folder of records: %w", err)
+	}
+	if err := os.Mkdir(s.Dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("make the folder of records: %w", err)
 	}
 	dir, err := os.Open(s.Dir)
@@ -304,7 +325,7 @@ func (s Store) replace(c *Change) error {
 	var old *unix.Stat_t
 	if c.Before != nil {
 		old = &c.from.stat
-	} else if err := os.MkdirAll(filepath.Dir(c.from.real), dirMode); err != nil {
+	} else if err := makeDirs(filepath.Dir(c.from.real)); err != nil {
 		return fmt.Errorf("make the folder of the configuration: %w", err)
 	}
 	s.step()

@@ -620,3 +620,52 @@ func TestTheCopyIsExact(t *testing.T) {
 		t.Errorf("got %q, was %q", got, before)
 	}
 }
+
+// Without its default runtime an engine does not start.
+func TestDefaultRuntime(t *testing.T) {
+	tests := []struct {
+		engine Engine
+		text   string // makes agentbox the default
+		behind bool   // our entry, not before it
+		says   string
+	}{
+		{Docker, "", false, ":2: default-runtime is agentbox"},
+		{Containerd, "[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'agentbox'\n", true, `plugins."io.containerd.grpc.v1.cri".containerd.default_runtime_name is agentbox`},
+		{CRIO, "[crio.runtime]\ndefault_runtime = 'agentbox'\n", true, "crio.runtime.default_runtime is agentbox"},
+		{Podman, "[engine]\nruntime = 'agentbox'\n", true, "engine.runtime is agentbox"},
+	}
+	for _, tt := range tests {
+		h := newHost(t, "file")
+		h.install(tt.engine, byRuntime)
+		plain := h.read()
+		if tt.behind {
+			h.write(plain + tt.text)
+		} else {
+			h.write(strings.Replace(plain, "{\n", "{\n  \"default-runtime\": \"agentbox\",\n", 1))
+		}
+		with := h.tree()
+		if _, err := h.Uninstall(tt.engine); err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "choose another default first") {
+			t.Errorf("%s: %v", tt.engine, err)
+		}
+		if h.tree() != with {
+			t.Errorf("%s: changed", tt.engine)
+		}
+		// An upgrade is no end.
+		h.install(tt.engine, Want{Runtime: "/opt/agentbox-runtime"})
+		h.write(plain)
+		h.uninstall(tt.engine)
+	}
+}
+
+func TestModesOfNewFiles(t *testing.T) {
+	h := newHost(t, "daemon.json")
+	h.Dir, h.file = filepath.Join(h.dir, "var", "agentbox", "install"), filepath.Join(h.dir, "etc", "docker", "daemon.json")
+	old := unix.Umask(0o077)
+	h.install(Docker, byRuntime)
+	unix.Umask(old)
+	for dir, want := range map[string]fs.FileMode{filepath.Dir(h.Dir): 0o755, h.Dir: 0o700, filepath.Dir(h.file): 0o755, h.file: 0o644, h.Path(Docker): 0o600} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has the mode %v, want %v (%v)", dir, info.Mode(), want, err)
+		}
+	}
+}

@@ -366,6 +366,8 @@ func trimNewline(text []byte) []byte {
 type tomlEditor struct {
 	// tables returns what to add to a file.
 	tables func(f *tomlFile, want Want) (tables []table, notes []string, err error)
+	// defaultKeys are where a file may name the default runtime.
+	defaultKeys [][]string
 }
 
 func (t tomlEditor) add(name string, data []byte, want Want) (Edit, error) {
@@ -440,4 +442,17 @@ func (f *tomlFile) unlessThere(t table, path []string) ([]table, []string, error
 		return nil, nil, nil
 	}
 	return nil, nil, &ExistsError{File: f.name, Line: f.line(path), Key: dotted(path), Has: shown(has)}
+}
+
+func (t tomlEditor) defaults(name string, data []byte) (line int, key string) {
+	f, err := parseTOML(name, data)
+	if err != nil {
+		return 0, ""
+	}
+	for _, path := range t.defaultKeys {
+		if f.get(path...) == RuntimeName {
+			return f.line(path), dotted(path)
+		}
+	}
+	return 0, ""
 }
