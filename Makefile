@@ -13,9 +13,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 BIN     := $(CURDIR)/bin
 LDFLAGS := -s -w -X main.release=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+PROGRAMS := $(notdir $(wildcard cmd/*))
 UNIT    := ./cmd/... ./pkg/... ./deploy/... ./test/vm/... ./test/bench/... ./test/layout/...
 SUITE   := test/suite
-PROGRAMS := agentbox agentbox-runtime containerd-shim-agentbox-v1
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
 HOST_PROMISE ?= runc,docker,io,ctr,cri
@@ -117,9 +117,14 @@ bench: build ## What starts cost and how exactly limits hold, in 10 minutes (ARG
 	CGO_ENABLED=0 $(GO) run ./test/bench -bin $(BIN) -engine $(ENGINE) $(ARGS)
 
 .PHONY: install
-install: build ## Installs the binaries into PREFIX/bin (/usr/local)
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix $(BIN)/,$(PROGRAMS))
+install: build ## Installs the binaries into PREFIX/bin (/usr/local); engines: agentbox install
+	@# Renamed into place: an engine may call them at any moment.
+	install -d -m 0755 $(DESTDIR)$(PREFIX)/bin
+	@for p in $(PROGRAMS); do \
+	  install -m 0755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/.$$p.new && \
+	  mv -fT $(DESTDIR)$(PREFIX)/bin/.$$p.new $(DESTDIR)$(PREFIX)/bin/$$p || exit 1; \
+	done
 
 .PHONY: uninstall
-uninstall: ## Removes the binaries again
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS))
+uninstall: ## Removes the binaries again; before that: agentbox uninstall
+	rm -f $(PROGRAMS:%=$(DESTDIR)$(PREFIX)/bin/%)

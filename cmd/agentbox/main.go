@@ -1,6 +1,6 @@
-// Command agentbox shows people and programs what became of sandboxes: their
-// limits, what they used, and why they ended. It reads what agentbox-runtime
-// keeps and changes nothing.
+// Command agentbox makes agentbox a runtime of container engines, and shows people
+// and programs what became of sandboxes: their limits, what they used, and why
+// they ended.
 package main
 
 import (
@@ -62,8 +62,10 @@ func newRoot() *cobra.Command {
 		Use:   "agentbox",
 		Short: "Show the limits of sandboxes and why they ended",
 		Long: `agentbox shows the limits of the sandboxes that were started with
-agentbox-runtime, what they used, and why they ended.`,
-		Example: `  agentbox inspect agent-7                       # by the engine's name
+agentbox-runtime, what they used, and why they ended. It also makes agentbox a
+runtime of Docker, containerd, CRI-O and Podman.`,
+		Example: `  sudo agentbox install docker                   # then: docker run --runtime=agentbox
+  agentbox inspect agent-7                       # by the engine's name
   agentbox inspect 4f1c                          # by the beginning of the id
   agentbox inspect --json 4f1c | jq -r .status   # for a program`,
 		SilenceUsage:  true,
@@ -75,6 +77,6 @@ agentbox-runtime, what they used, and why they ended.`,
 	flags.StringVar(&opts.config, "config", "", "configuration `file` (default "+config.DefaultPath+")")
 	flags.StringVar(&opts.state, "state", "", "`folder` of the live sandboxes (default "+state.DefaultDir()+")")
 	_ = root.MarkPersistentFlagDirname("state") // the flag exists
-	root.AddCommand(newInspect(&opts), newDoctor(&opts), newPlan(&opts), newVersion())
+	root.AddCommand(newInspect(&opts), newDoctor(&opts), newPlan(&opts), newInstall(), newUninstall(&opts), newVersion())
 	return root
 }

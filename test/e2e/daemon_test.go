@@ -111,7 +111,7 @@ func newDocker(t *testing.T, wanted ...feature) *Docker {
 	t.Helper()
 	need(t, append([]feature{docker, runc}, wanted...)...)
 	shared.once.Do(func() {
-		if shared.engine, shared.err = startEngine(); shared.err == nil {
+		if shared.engine, shared.err = startEngine((*engine).writeDockerConfigs); shared.err == nil {
 			atEnd(shared.stop)
 		}
 	})
@@ -141,7 +141,8 @@ func (e *engine) config(runtimeName string) string { return e.file(runtimeName +
 // dockerCgroup is the parent of all containers of the daemon.
 const dockerCgroup = "docker"
 
-func startEngine() (e *engine, err error) {
+// startEngine starts daemons with the configuration files that configure writes.
+func startEngine(configure func(*engine) error) (e *engine, err error) {
 	e, err = newEngine(bin + ":" + os.Getenv("PATH"))
 	if err != nil {
 		return nil, err
@@ -152,7 +153,7 @@ func startEngine() (e *engine, err error) {
 			_ = e.stop()
 		}
 	}()
-	if err := e.writeDockerConfigs(); err != nil {
+	if err := configure(e); err != nil {
 		return e, err
 	}
 	if err := e.startContainerd(); err != nil {
@@ -423,11 +424,15 @@ func (e *engine) unmount() {
 	data, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, line := range slices.Backward(strings.Split(string(data), "\n")) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && (strings.HasPrefix(fields[4], e.dir+"/") || strings.HasPrefix(fields[4], e.disk+"/")) {
+		if len(fields) > 4 && (isBelow(fields[4], e.dir) || isBelow(fields[4], e.disk)) {
 			_ = unix.Unmount(fields[4], unix.MNT_DETACH)
 		}
 	}
 }
+
+// isBelow reports whether a path is in a folder. Nothing is below a folder without
+// a name: an engine that has none must not unmount the whole machine.
+func isBelow(path, dir string) bool { return dir != "" && strings.HasPrefix(path, dir+"/") }
 
 // removeCgroups removes the parents that the low-level runtime made, in all
 // hierarchies.

@@ -36,6 +36,7 @@ var order = []string{
 	"pkg/readback",
 	"pkg/state",
 	"pkg/harvest",
+	"pkg/install",
 	"cmd/agentbox-runtime",
 	"cmd/agentbox",
 	"cmd/containerd-shim-agentbox-v1",
