@@ -376,7 +376,7 @@ func (e *engine) unmount() {
 	data, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, line := range slices.Backward(strings.Split(string(data), "\n")) {
 		fields := strings.Fields(line)
-		if len(fields) > 4 && (strings.HasPrefix(fields[4], e.dir+"/") || strings.HasPrefix(fields[4], e.disk+"/")) {
+		if len(fields) > 4 && (isBelow(fields[4], e.dir) || isBelow(fields[4], e.disk)) {
 			_ = unix.Unmount(fields[4], unix.MNT_DETACH)
 		}
 	}
@@ -394,6 +394,10 @@ func (e *engine) removeCgroups() {
 		}
 	}
 }
+
+// isBelow reports whether a path is in a folder. Nothing is below a folder without
+// a name: an engine that has none must not unmount the whole machine.
+func isBelow(path, dir string) bool { return dir != "" && strings.HasPrefix(path, dir+"/") }
 
 func (e *engine) daemons() [2]*daemon { return [2]*daemon{e.containerd, e.docker} }
 
