@@ -29,10 +29,10 @@ const (
 )
 
 // at binds a folder of the host into the container.
-func at(destination, source string, options ...string) Tweak {
+func at(destination, source string) Tweak {
 	return func(s Spec) {
 		s["mounts"] = append(s["mounts"].([]any), map[string]any{
-			"destination": destination, "type": "bind", "source": source, "options": append([]string{"rbind"}, options...),
+			"destination": destination, "type": "bind", "source": source, "options": []string{"rbind"},
 		})
 	}
 }
