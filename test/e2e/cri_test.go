@@ -93,6 +93,9 @@ var containerdDefaults = sync.OnceValues(func() (d criDefaults, err error) {
 	return d, nil
 })
 
+// criRoot is runc's folder of the containers of Kubernetes.
+const criRoot = "/run/containerd/runc/k8s.io"
+
 // criImage is the image of the pods' containers.
 const criImage = "docker.io/library/busybox:e2e"
 
@@ -151,7 +154,7 @@ func newCRI(t *testing.T) *CRI {
 	})
 	return &CRI{kubelet: k, Box: &Box{
 		t: t, LowLevel: "runc", Config: k.config(criHandler), State: state.SystemDir,
-		Root: "/run/containerd/runc/k8s.io", Results: result.Store{Dir: k.results()},
+		Root: criRoot, Results: result.Store{Dir: k.results()},
 	}}
 }
 
@@ -301,7 +304,9 @@ func (k *kubelet) stop() error {
 			problems = append(problems, fmt.Errorf("the pod %s is left", p.GetMetadata().GetName()), err)
 		}
 	}
-	return errors.Join(append(problems, k.conn.Close(), k.engine.stop())...)
+	problems = append(problems, k.conn.Close(), k.engine.stop())
+	_ = os.Remove(criRoot) // if nothing else is in it
+	return errors.Join(problems...)
 }
 
 // call makes a call that has to succeed.
