@@ -447,10 +447,6 @@ func (e *engine) removeCgroups() {
 	}
 }
 
-// isBelow reports whether a path is in a folder. Nothing is below a folder without
-// a name: an engine that has none must not unmount the whole machine.
-func isBelow(path, dir string) bool { return dir != "" && strings.HasPrefix(path, dir+"/") }
-
 func (e *engine) daemons() [2]*daemon { return [2]*daemon{e.containerd, e.docker} }
 
 // logSizes notes how much the daemons have said up to now.
