@@ -55,6 +55,9 @@ func v2Host(in host.Input) limits.Host {
 		Filesystem: "ext4", Counted: "reads and all writes (buffered, fsync, direct)",
 	}
 	for _, place := range in.Request.Places {
+		if place.Type != "" {
+			continue // in memory, all of them
+		}
 		disk.Places = append(disk.Places, place.Path)
 	}
 	if disk.Places != nil {
