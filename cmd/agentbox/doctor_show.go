@@ -136,7 +136,7 @@ func doctorDiskRows(disks []limits.BlockDevice) [][]string {
 	rows := [][]string{{"DISK", "DEVICE", "BEHIND", "FILESYSTEM", "WHAT COUNTS"}}
 	for _, d := range disks {
 		rows = append(rows, []string{
-			clean(d.Name), d.Device.String(), clean(strings.Join(d.Places, " ")), clean(cmp.Or(d.Filesystem, "-")), clean(d.Counted),
+			clean(d.Name), d.Device.String(), clean(placeWords(d.Places, d.MorePlaces)), clean(cmp.Or(d.Filesystem, "-")), clean(d.Counted),
 		})
 	}
 	return rows

@@ -99,7 +99,7 @@ func planDiskRows(o *outcome) [][]string {
 	}
 	rows := [][]string{{"DISK", "DEVICE", "BEHIND", "READ", "WRITE", "READ OPS", "WRITE OPS", "FILESYSTEM", "WHAT COUNTS"}}
 	for _, d := range plan.IO.Disks {
-		row := []string{clean(d.Name), d.Device.String(), clean(strings.Join(d.Places, " "))}
+		row := []string{clean(d.Name), d.Device.String(), clean(placeWords(d.Places, d.MorePlaces))}
 		for _, key := range limits.IOKeys {
 			row = append(row, rateWords(plan, d, key))
 		}

@@ -55,6 +55,9 @@ func v2Host(in host.Input) limits.Host {
 		Filesystem: "ext4", Counted: "reads and all writes (buffered, fsync, direct)",
 	}
 	for _, place := range in.Request.Places {
+		if place.Type != "" {
+			continue // in memory, all of them
+		}
 		disk.Places = append(disk.Places, place.Path)
 	}
 	if disk.Places != nil {
@@ -472,11 +475,11 @@ func TestPlanAsksTheHost(t *testing.T) {
 		want   host.Input
 		asked  bool // the container's request is known
 	}{
-		{"no bundle", "", nil, host.Input{}, false},
+		{"no bundle", "", nil, host.Input{Runtime: "runc"}, false},
 		{
 			"a bundle", `{"linux":{"cgroupsPath":"a.slice:b:c"},"root":{"path":"rootfs"}}`,
 			[]string{"DIR/bundle", "--systemd-cgroup"},
-			host.Input{CgroupsPath: "a.slice:b:c", Systemd: true},
+			host.Input{CgroupsPath: "a.slice:b:c", Systemd: true, Runtime: "runc"},
 			true,
 		},
 	}

@@ -199,13 +199,25 @@ func diskRows(disks []result.Disk) [][]string {
 	rows := [][]string{{"DISK", "DEVICE", "BEHIND", "READ", "WRITE", "READ OPS", "WRITE OPS", "FILESYSTEM", "WHAT COUNTS"}}
 	for _, d := range disks {
 		rows = append(rows, []string{
-			clean(d.Name), d.Device.String(), clean(strings.Join(d.Places, " ")),
+			clean(d.Name), d.Device.String(), clean(placeWords(d.Places, d.MorePlaces)),
 			amount(d.ReadBPS, "bytes/s", "-"), amount(d.WriteBPS, "bytes/s", "-"),
 			amount(d.ReadIOPS, "operations/s", "-"), amount(d.WriteIOPS, "operations/s", "-"),
 			clean(cmp.Or(d.Filesystem, "-")), clean(d.Counted),
 		})
 	}
 	return rows
+}
+
+// placeWords lists the first places of a disk, and says how many there are
+// besides.
+func placeWords(places []string, more int) string {
+	const shown = 5
+	n := min(shown, len(places))
+	words := strings.Join(places[:n], " ")
+	if more += len(places) - n; more > 0 {
+		words += fmt.Sprintf(" and %d more", more)
+	}
+	return words
 }
 
 // heldBy is the kernel's name for the limit, and where it is set when that is

@@ -32,6 +32,24 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
+func TestPlacesAreListedAsFarAsTheyFit(t *testing.T) {
+	for _, c := range []struct {
+		places []string
+		more   int
+		want   string
+	}{
+		{nil, 0, ""},
+		{[]string{"/", "/data"}, 0, "/ /data"},
+		{[]string{"/1", "/2", "/3", "/4", "/5"}, 0, "/1 /2 /3 /4 /5"},
+		{[]string{"/1", "/2", "/3", "/4", "/5", "/6"}, 0, "/1 /2 /3 /4 /5 and 1 more"},
+		{[]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}, 90, "/1 /2 /3 /4 /5 and 92 more"},
+	} {
+		if got := placeWords(c.places, c.more); got != c.want {
+			t.Errorf("%q and %d: %q, want %q", c.places, c.more, got, c.want)
+		}
+	}
+}
+
 // cases are results of every kind that a person sees.
 func cases() map[string]*result.Result {
 	killed := oomKilled("0123456789abcdef", "agent-7")

@@ -15,20 +15,30 @@ const sysBtrfs = "/sys/fs/btrfs"
 // names only one of them. The file system's folder in sysfs has them all
 // (btrfs(5), SYSFS INTERFACE).
 func (f Finder) btrfsDisks(source string) ([]Disk, string) {
+	folder, reason := f.btrfsFolder(source)
+	if reason == "" {
+		return f.btrfsMembers(folder)
+	}
+	// If there is just one, it must be this one, whatever the source is called.
+	if folders, _ := f.btrfsFolders(); len(folders) == 1 {
+		return f.btrfsMembers(folders[0])
+	}
+	return nil, reason
+}
+
+// btrfsFolder returns the folder that lists the devices of the btrfs that a
+// device belongs to, as long as it is mounted.
+func (f Finder) btrfsFolder(source string) (folder, reason string) {
 	folders, reason := f.btrfsFolders()
 	if reason != "" {
-		return nil, reason
+		return "", reason
 	}
 	member := f.sysfsName(source)
 	i := slices.IndexFunc(folders, func(devices string) bool { return f.exists(devices + "/" + member) })
-	switch {
-	case i >= 0:
-	case len(folders) == 1: // it must be this one, whatever the source is called
-		i = 0
-	default:
-		return nil, fmt.Sprintf("no filesystem in %s has the device %q of the mount's source %q", sysBtrfs, member, source)
+	if i < 0 {
+		return "", fmt.Sprintf("no filesystem in %s has the device %q of the mount's source %q", sysBtrfs, member, source)
 	}
-	return f.btrfsMembers(folders[i])
+	return folders[i], ""
 }
 
 // btrfsFolders returns the folder that lists the devices, for each btrfs that is

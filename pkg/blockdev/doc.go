@@ -12,10 +12,10 @@
 //
 // A file leads to a disk by its mount, which statx(2) names and
 // proc_pid_mountinfo(5) describes. Many file systems have an anonymous device
-// number, 0:N, that says nothing: overlay is followed to the folder that takes
-// its writes, btrfs to all of its devices.
+// number, 0:N, that says nothing: overlay is followed to all of its layers, btrfs
+// to all of its devices.
 //
 // The package is on the path of every container start: mountinfo is read once
-// and only the line that is needed is parsed, a number costs a few system calls,
+// and only the lines that are needed are parsed, a number costs a few system calls,
 // and a file that is asked about is looked at, never opened for reading.
 package blockdev

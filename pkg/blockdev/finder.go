@@ -19,7 +19,8 @@ type Disk struct {
 }
 
 // Backing is what is behind a file. Either there are Disks, or it is InMemory,
-// or there is a Reason.
+// or there is a Reason: that is about what takes the writes. Behind an overlay
+// there may be other disks besides, whatever takes its writes.
 type Backing struct {
 	// Filesystem is the type as mountinfo has it: "ext4", "fuse.sshfs". For an
 	// overlay it is that of the layer that takes the writes, or without one, of
@@ -30,6 +31,8 @@ type Backing struct {
 	Options string
 	// Disks are where its blocks are: several for a btrfs of several devices.
 	Disks []Disk
+	// Lower are further disks, of the layers of an overlay that are only read.
+	Lower []Disk
 	// InMemory says that no disk is involved at all: tmpfs, proc and the like.
 	InMemory bool
 	// Reason says for a person why there is no disk whose I/O could be limited:
@@ -40,9 +43,10 @@ type Backing struct {
 // Finder finds disks. It sees the mounts as they were when the first question
 // needed them: make a new one for each container.
 type Finder struct {
-	root      string
-	stat      func(path string) (Stat, error)
-	mountinfo func() ([]byte, error)
+	root    string
+	stat    func(path string) (Stat, error)
+	mounts  func() (*mounts, error)
+	resolve func(path string) string // without symbolic links, as far as it is there
 }
 
 // New returns a finder for the folder that stands for "/": "/" itself, or a
@@ -50,8 +54,13 @@ type Finder struct {
 func New(root string) Finder {
 	f := Finder{root: strings.TrimSuffix(root, "/")}
 	f.stat = func(name string) (Stat, error) { return stat(f.path(name)) }
-	f.mountinfo = sync.OnceValues(func() ([]byte, error) {
-		return os.ReadFile(f.path("/proc/self/mountinfo"))
+	f.resolve = func(name string) string { return resolve(f.root, name) }
+	f.mounts = sync.OnceValues(func() (*mounts, error) {
+		data, err := os.ReadFile(f.path("/proc/self/mountinfo"))
+		if err != nil {
+			return nil, err
+		}
+		return newMounts(data), nil
 	})
 	return f
 }
@@ -73,13 +82,44 @@ const maxDepth = 4
 // Behind returns what is behind a file or folder with an absolute path. Symbolic
 // links are followed, as mount(2) does; an automount is not triggered, and a
 // server is not asked for news. It does not fail: what cannot be found out is a
-// reason. A device node is a file like any other here; see Node.
+// reason. Behind a block device node is the disk that it stands for, and no file
+// system.
 func (f Finder) Behind(name string) Backing {
 	st, err := f.look(name)
 	if err != nil {
 		return Backing{Reason: err.Error()}
 	}
+	if st.Node != (limits.Device{}) {
+		return f.raw(st.Node)
+	}
 	return f.behind(st, maxDepth)
+}
+
+func (f Finder) raw(d limits.Device) (b Backing) {
+	b.Disks, b.Reason = f.disks(d)
+	return b
+}
+
+// Mounted returns what will be behind a file system of a type once it is mounted
+// from a source (mount(2)). An overlay is not mounted from its source: see
+// Layers.
+func (f Finder) Mounted(fstype, source string) Backing {
+	b := Backing{Filesystem: fstype}
+	if inMemory(fstype) {
+		b.InMemory = true
+		return b
+	}
+	if b.Reason = elsewhere(fstype); b.Reason != "" {
+		return b
+	}
+	if b.Disks, b.Reason = f.sourceDisks(fstype, source); b.Reason != "" || fstype != "btrfs" {
+		return b
+	}
+	// The kernel knows its other devices if it is mounted already.
+	if folder, reason := f.btrfsFolder(source); reason == "" {
+		b.Disks, b.Reason = f.btrfsMembers(folder)
+	}
+	return b
 }
 
 // Node returns the disk that a device node such as /dev/vdb1 stands for. For any
@@ -94,6 +134,9 @@ func (f Finder) Node(name string) (disk Disk, reason string) {
 		return f.Whole(st.Node)
 	}
 	b := f.behind(st, maxDepth)
+	if b.InMemory && len(b.Lower) == 1 {
+		return b.Lower[0], ""
+	}
 	switch {
 	case b.Reason != "":
 		return Disk{}, b.Reason
@@ -125,6 +168,10 @@ func (f Finder) behind(st Stat, depth int) Backing {
 	if err != nil {
 		return f.behindNumber(st.Device, err)
 	}
+	return f.behindMount(m, depth)
+}
+
+func (f Finder) behindMount(m *mountinfo.Info, depth int) Backing {
 	b := Backing{Filesystem: m.FSType, Options: m.VFSOptions}
 	if inMemory(m.FSType) {
 		b.InMemory = true
@@ -141,7 +188,7 @@ func (f Finder) behind(st Stat, depth int) Backing {
 	case m.Major != 0:
 		b.Disks, b.Reason = f.disks(device(m))
 	default:
-		b.Disks, b.Reason = f.sourceDisks(m)
+		b.Disks, b.Reason = f.sourceDisks(m.FSType, m.Source)
 	}
 	return b
 }
@@ -152,28 +199,28 @@ func (f Finder) behindNumber(d limits.Device, err error) Backing {
 	if d.Major == 0 {
 		return Backing{Reason: err.Error()}
 	}
-	var b Backing
-	b.Disks, b.Reason = f.disks(d)
-	return b
+	return f.raw(d)
 }
 
 // sourceDisks returns the disks that a mount names as its source: some file
 // systems of several devices have an anonymous number and write
 // "/dev/sda:/dev/sdb". Names below /dev/disk/by-path have colons too.
-func (f Finder) sourceDisks(m *mountinfo.Info) ([]Disk, string) {
-	const dev = "/dev/"
-	rest, ok := strings.CutPrefix(m.Source, dev)
-	if !ok {
-		return nil, fmt.Sprintf("%s has no block device of its own: its source is %q", m.FSType, m.Source)
+func (f Finder) sourceDisks(fstype, source string) ([]Disk, string) {
+	if !path.IsAbs(source) {
+		return nil, fmt.Sprintf("%s has no block device of its own: its source is %q", fstype, source)
 	}
+	const next = ":/dev/"
 	var devices []limits.Device
-	for name := range strings.SplitSeq(rest, ":"+dev) {
-		st, err := f.stat(dev + name)
+	for i, name := range strings.Split(source, next) {
+		if i > 0 {
+			name = next[1:] + name
+		}
+		st, err := f.stat(name)
 		if err != nil {
-			return nil, fmt.Sprintf("the source of the %s cannot be looked at: %v", m.FSType, err)
+			return nil, fmt.Sprintf("the source of the %s cannot be looked at: %v", fstype, err)
 		}
 		if st.Node == (limits.Device{}) {
-			return nil, fmt.Sprintf("the source of the %s, %s, is not a block device", m.FSType, dev+name)
+			return nil, fmt.Sprintf("the source of the %s, %s, is not a block device", fstype, name)
 		}
 		devices = append(devices, st.Node)
 	}
@@ -181,5 +228,5 @@ func (f Finder) sourceDisks(m *mountinfo.Info) ([]Disk, string) {
 }
 
 func device(m *mountinfo.Info) limits.Device {
-	return limits.Device{Major: uint32(m.Major), Minor: uint32(m.Minor)}
+	return limits.Device{Major: int64(m.Major), Minor: int64(m.Minor)}
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
@@ -26,6 +28,9 @@ func show(b Backing) string {
 	}
 	if b.Reason != "" {
 		parts = append(parts, "- "+b.Reason)
+	}
+	if len(b.Lower) > 0 {
+		parts = append(parts, "| reads "+names(b.Lower))
 	}
 	return strings.Join(parts, " ")
 }
@@ -58,7 +63,13 @@ func TestBehind(t *testing.T) {
 		{"overlay on btrfs, relative", "/pool/bt/ov2", "btrfs loop0=7:0 loop1=7:1"},
 		{"file of an overlay with a number of its own", "/pool/bt/ov2/file", "btrfs loop0=7:0 loop1=7:1"},
 		{"overlay without an upper layer", "/pool/ro", "ext4 loop0=7:0"},
-		{"overlay of the new mount API", "/run/new-api", "ext4 nvme0n1=259:3"},
+		{"overlay of the new mount API", "/run/new-api", "ext4 nvme0n1=259:3 | reads sda"},
+		{"overlay that is written in memory", "/run/live", "tmpfs memory | reads sda, nvme0n1"},
+		{"overlay on a disk over such an overlay", "/run/two", "ext4 sda=8:0 | reads nvme0n1, dm-1"},
+		{
+			"overlay whose upper layer is not to be seen", "/run/gone-upper",
+			`overlay - the layer "/x/not-here" of the overlay at /run/gone-upper cannot be looked at from here: stat /x/not-here: no such file or directory | reads sda`,
+		},
 		{"overlay on an overlay", "/run/inner", "ext4 sda=8:0"},
 		{"overlay on a network file system", "/run/on-nfs", "nfs4 - nfs4 is a network filesystem"},
 		{
@@ -73,7 +84,10 @@ func TestBehind(t *testing.T) {
 		{"overlay that names no layer", "/run/bare", "overlay - the overlay at /run/bare names no layer"},
 
 		{"proc", "/proc/self", "proc memory"},
-		{"device node", "/dev/sda", "devtmpfs memory"},
+		{"device node", "/dev/sda", "sda=8:0"},
+		{"device node of a partition", "/dev/nvme0n1p2", "nvme0n1=259:3"},
+		{"device node that is not below /dev", "/srv/node", "sdb=8:16"},
+		{"device node that is no disk", "/dev/null", "devtmpfs memory"},
 		{"nfs", "/mnt/nfs/a", "nfs4 - nfs4 is a network filesystem"},
 		{"cifs", "/mnt/smb", "cifs - cifs is a network filesystem"},
 		{"zfs", "/tank", "zfs - zfs does its I/O in threads of its own"},
@@ -204,6 +218,159 @@ func TestBehindWhenSomethingIsMissing(t *testing.T) {
 	}
 }
 
+// A file system that the container mounts for itself.
+func TestMounted(t *testing.T) {
+	f := recorded(t).finder()
+	for _, tt := range []struct{ name, fstype, source, want string }{
+		{"partition", "ext4", "/dev/sda2", "ext4 sda=8:0"},
+		{"node that is not below /dev", "ext4", "/srv/node", "ext4 sdb=8:16"},
+		{"several devices", "bcachefs", "/dev/sdb1:/dev/nvme0n1p2", "bcachefs sdb=8:16 nvme0n1=259:3"},
+		{"btrfs that is mounted elsewhere", "btrfs", "/dev/loop0p2", "btrfs loop0=7:0 loop1=7:1"},
+		{"btrfs that is not mounted yet", "btrfs", "/dev/sdb1", "btrfs sdb=8:16"},
+		{"network", "nfs4", "filer:/export", "nfs4 - nfs4 is a network filesystem"},
+		{"zfs", "zfs", "", "zfs - zfs does its I/O in threads of its own"},
+		{"fuse", "fuse.sshfs", "joe@host:", "fuse.sshfs - fuse.sshfs does its I/O in a process of its own"},
+		{"memory", "tmpfs", "/bundle/tmpfs", "tmpfs memory"},
+		{"proc", "proc", "proc", "proc memory"},
+		{"folder", "ext4", "/srv/a", "ext4 - the source of the ext4, /srv/a, is not a block device"},
+		{"device that is no disk", "ext4", "/dev/null", "ext4 - the source of the ext4, /dev/null, is not a block device"},
+		{"no such device", "xfs", "/dev/sdz", "xfs - the source of the xfs cannot be looked at: stat /dev/sdz: no such file or directory"},
+		{"no path", "xfs", "none", `xfs - xfs has no block device of its own: its source is "none"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := show(f.Mounted(tt.fstype, tt.source)); got != tt.want {
+				t.Errorf("got %s, want %s", got, tt.want)
+			}
+		})
+	}
+	m := recorded(t)
+	m.remove(t, "sys/fs/btrfs/1202fdf1-aae2-413f-893a-d5d218c3fd20")
+	if got := show(m.finder().Mounted("btrfs", "/dev/sdb1")); got != "btrfs sdb=8:16" {
+		t.Errorf("a btrfs is taken for the only one that is mounted: %s", got)
+	}
+}
+
+func TestBelow(t *testing.T) {
+	f := recorded(t).finder()
+	for _, tt := range []struct {
+		name, path string
+		want       []string
+	}{
+		{"mounts on a mount, at any depth", "/pool", []string{
+			"bt btrfs loop0=7:0 loop1=7:1", "bt/ov2 btrfs loop0=7:0 loop1=7:1", "ext ext4 loop0=7:0", "ov ext4 loop0=7:0", "ro ext4 loop0=7:0", "sub btrfs loop0=7:0 loop1=7:1",
+		}},
+		{"mounts on one of them", "/pool/bt", []string{"ov2 btrfs loop0=7:0 loop1=7:1"}},
+		{"mounts below a folder", "/mnt", []string{
+			"nfs nfs4 - nfs4 is a network filesystem", "ntfs fuseblk - fuseblk does its I/O in a process of its own", "smb cifs - cifs is a network filesystem",
+			"ssh fuse.sshfs - fuse.sshfs does its I/O in a process of its own", "vm virtiofs - virtiofs is a folder of the virtual machine's host",
+		}},
+		{"of two on top of each other, the upper one", "/dev", []string{"shm tmpfs memory"}},
+		{"special characters, and read only", "/with a\tfew\\characters", []string{"sub folder tmpfs memory (ro)"}},
+		{"a folder whose name is the beginning of others", "/sn", nil},
+		{"a folder without mounts", "/srv/a", nil},
+		{"a mount without mounts", "/fast/db", nil},
+		{"no such folder", "/nowhere", nil},
+		{"no path", "pool", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, m := range f.Below(tt.path) {
+				line := m.Path + " " + show(m.Backing)
+				if m.ReadOnly {
+					line += " (ro)"
+				}
+				got = append(got, line)
+			}
+			if slices.Sort(got); !slices.Equal(got, tt.want) {
+				t.Errorf("\ngot  %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+	all := map[string]int{}
+	for _, m := range f.Below("/") {
+		all[m.Path]++
+	}
+	for path, want := range map[string]int{"": 0, "stack": 1, "dev/shm": 1, "pool/bt/ov2": 1, "with a\tfew\\characters/sub folder": 1} {
+		if all[path] != want {
+			t.Errorf("%q is there %d times below /, want %d", path, all[path], want)
+		}
+	}
+}
+
+// An answer takes nothing from the next one.
+func TestBelowTwice(t *testing.T) {
+	x := newIndex([]byte("1 0 8:2 / / rw - ext4 a rw\n2 1 8:3 / /a/x rw - ext4 b rw\n3 2 8:4 / /a/x/y rw - ext4 c rw\n4 1 8:5 / /b rw - ext4 d rw\n"))
+	for range 2 {
+		for folder, want := range map[string]int{"/a": 2, "/b/..": 0, "/": 3} {
+			if got := x.below(1, folder); len(got) != want {
+				t.Errorf("%s: %q, want %d mounts", folder, got, want)
+			}
+		}
+	}
+	if got := x.below(1, "/b"); got != nil {
+		t.Errorf("below a mount of a file system: %q", got)
+	}
+}
+
+// Mounts that claim to lie on each other, and on themselves, come to an end.
+func TestBelowMountsThatGoInCircles(t *testing.T) {
+	x := newIndex([]byte("1 1 8:2 / / rw - ext4 a rw\n2 3 8:3 / /a rw - ext4 b rw\n3 2 8:4 / /b rw - ext4 c rw\n4 3 8:3 / /a rw - ext4 b rw\n"))
+	if got := x.below(3, "/"); len(got) != 3 {
+		t.Errorf("%q", got)
+	}
+}
+
+// A symbolic link is followed before the mounts below it are looked for.
+func TestBelowALink(t *testing.T) {
+	m := recorded(t)
+	m.mkdir(t, "pool")
+	m.link(t, "link", m.root+"/pool")
+	m.stats["/link"] = m.stats["/pool"]
+	if got := m.finder().Below("/link"); len(got) != 6 {
+		t.Errorf("%+v", got)
+	}
+	if got := resolve(m.root, "/link/../x"); got != "/x" {
+		t.Errorf("what is not there became %q", got)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	m := recorded(t)
+	m.write(t, "sys/dev/block/README", "no device")
+	list, err := m.finder().Devices()
+	if err != nil || len(list) != 21 || !slices.Contains(list, limits.Device{Major: 259, Minor: 3}) {
+		t.Errorf("%v, %v", list, err)
+	}
+	m.remove(t, "sys/dev")
+	if list, err := m.finder().Devices(); err == nil {
+		t.Errorf("without sysfs: %v", list)
+	}
+}
+
+// Docker makes overlays of up to 128 layers.
+func TestALayerIsLookedAtOnce(t *testing.T) {
+	m := recorded(t)
+	var layers []string
+	for i := range 128 {
+		layers = append(layers, fmt.Sprintf("/var/lib/docker/overlay2/l/%d", i))
+		m.stats[layers[i]] = m.stats["/srv/a"]
+	}
+	m.stats[layers[127]] = m.stats["/fast/top"]
+	m.write(t, "proc/self/mountinfo", "27 1 8:2 / / rw - ext4 /dev/sda2 rw\n31 27 259:2 / /fast rw - ext4 /dev/nvme0n1p2 rw\n"+
+		"99 27 0:69 / /run/live rw - overlay overlay rw,lowerdir="+strings.Join(layers, ":")+",upperdir=/srv/a,workdir=/srv/w")
+	asked := 0
+	f := m.finder().WithStat(func(name string) (Stat, error) {
+		asked++
+		return m.stat(name)
+	})
+	if got := show(f.Behind("/run/live")); got != "ext4 sda=8:0 | reads nvme0n1" || asked != 130 {
+		t.Errorf("%s after %d questions", got, asked)
+	}
+	if mounts, err := f.mounts(); err != nil || mounts.asked.Load() != 3 { // the overlay, and a file system each
+		t.Errorf("%d mounts were looked for, %v", mounts.asked.Load(), err)
+	}
+}
+
 func TestWhole(t *testing.T) {
 	m := recorded(t)
 	f := m.finder()
@@ -309,7 +476,7 @@ func many(mounts int) (data []byte, last Stat) {
 			"lowerdir=/var/lib/docker/overlay2/l/QWERTYUIOPASDFGHJKLZXCVBNM:/var/lib/docker/overlay2/l/MNBVCXZLKJHGFDSAPOIUYTREWQ,"+
 			"upperdir=/var/lib/docker/overlay2/%064x/diff,workdir=/var/lib/docker/overlay2/%064x/work\n", 100+i, 50+i, i, i, i, i)
 	}
-	return []byte(b.String()), Stat{Mount: uint64(99 + mounts), Device: limits.Device{Minor: uint32(49 + mounts)}}
+	return []byte(b.String()), Stat{Mount: uint64(99 + mounts), Device: limits.Device{Minor: int64(49 + mounts)}}
 }
 
 func BenchmarkBehindOverlayOf5000Mounts(b *testing.B) {
@@ -317,10 +484,10 @@ func BenchmarkBehindOverlayOf5000Mounts(b *testing.B) {
 	data, last := many(5000)
 	m.stats["/rootfs"] = last
 	m.stats[fmt.Sprintf("/var/lib/docker/overlay2/%064x/diff", 4999)] = m.stats["/"]
-	f := m.finder()
-	f.mountinfo = func() ([]byte, error) { return data, nil }
 	b.ReportAllocs()
-	for b.Loop() {
+	for b.Loop() { // a create has a finder of its own
+		f := m.finder()
+		f.mounts = sync.OnceValues(func() (*mounts, error) { return newMounts(data), nil })
 		if got := show(f.Behind("/rootfs")); got != "ext4 sda=8:0" {
 			b.Fatal(got)
 		}

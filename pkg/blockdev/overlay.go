@@ -1,66 +1,120 @@
 package blockdev
 
 import (
+	"cmp"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 // behindOverlay returns what is behind the folder that takes the writes of an
-// overlay, or of one that is only read, behind its topmost layer
-// (Documentation/filesystems/overlayfs.rst).
+// overlay, or of one that is only read, behind its topmost layer; and the disks of
+// the layers below (Documentation/filesystems/overlayfs.rst).
 func (f Finder) behindOverlay(m *mountinfo.Info, depth int) Backing {
 	none := Backing{Filesystem: m.FSType, Options: m.VFSOptions}
 	if depth == 0 {
 		none.Reason = fmt.Sprintf("more than %d overlays lie on top of each other at %s", maxDepth, m.Mountpoint)
 		return none
 	}
-	layer, ok := overlayLayer(m.VFSOptions)
-	if !ok {
+	upper, lower := overlayLayers(m.VFSOptions)
+	layers := slices.Concat(upper, lower)
+	if len(layers) == 0 {
 		none.Reason = fmt.Sprintf("the overlay at %s names no layer", m.Mountpoint)
 		return none
 	}
-	var first error
-	for _, dir := range layerPaths(layer, m.Mountpoint) {
-		st, err := f.stat(dir)
-		if err == nil {
-			return f.behind(st, depth-1)
+	st, err := f.layer(layers[0], m.Mountpoint)
+	b := none
+	if err != nil {
+		b.Reason = fmt.Sprintf("the layer %q of the overlay at %s cannot be looked at from here: %v", layers[0], m.Mountpoint, err)
+	} else {
+		b = f.behind(st, depth-1)
+	}
+	// Layers are many, and mostly on the file system that takes the writes.
+	seen := map[limits.Device]bool{st.Device: err == nil}
+	for _, layer := range layers[1:] {
+		st, err := f.layer(layer, m.Mountpoint)
+		if err != nil || seen[st.Device] {
+			continue
 		}
-		if first == nil {
-			first = err
+		seen[st.Device] = true
+		read := f.behind(st, depth-1)
+		for _, disk := range slices.Concat(read.Disks, read.Lower) {
+			if !slices.Contains(b.Disks, disk) && !slices.Contains(b.Lower, disk) {
+				b.Lower = append(b.Lower, disk)
+			}
 		}
 	}
-	none.Reason = fmt.Sprintf("the layer %q of the overlay at %s cannot be looked at from here: %v", layer, m.Mountpoint, first)
-	return none
+	return b
 }
 
-// overlayLayer returns the folder in the options of an overlay that takes its
-// writes, or without one, the topmost that is read.
-func overlayLayer(options string) (dir string, ok bool) {
+// layer looks at a layer of an overlay.
+func (f Finder) layer(name, point string) (st Stat, err error) {
+	var first error
+	for _, dir := range layerPaths(name, point) {
+		if st, err = f.stat(dir); err == nil {
+			return st, nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return Stat{}, first
+}
+
+// Layers returns the folders that an overlay is made of, from its options as
+// mount(2) gets them: the one that takes the writes, empty where there is none,
+// and those that are only read. They may be relative.
+func Layers(options string) (upper string, lower []string) {
+	up, low := overlayLayers(shown(options))
+	for i := range low {
+		lower = append(lower, unbackslash(low[i]))
+	}
+	if len(up) > 0 {
+		upper = unbackslash(up[0])
+	}
+	return upper, lower
+}
+
+// shown writes options as mountinfo shows them. A comma that belongs to a value
+// has a backslash before it where they are given, and is in octal where they are
+// shown; so is the backslash.
+func shown(options string) string { return given.Replace(options) }
+
+var given = strings.NewReplacer(`\\`, `\134\134`, `\,`, `\134\054`, `\`, `\134`)
+
+// overlayLayers returns the folder in the options of an overlay that takes its
+// writes, if there is one, and those that are only read, the topmost first. Of
+// several that take the writes the kernel takes the last one.
+func overlayLayers(options string) (upper, lower []string) {
 	for option := range strings.SplitSeq(options, ",") {
 		key, value, _ := strings.Cut(option, "=")
 		switch key {
 		case "upperdir":
-			return unescape(value), true
-		case "lowerdir", "lowerdir+": // the latter once for each layer, since Linux 6.7
-			if !ok {
-				dir, ok = unescape(firstLayer(value)), true
+			upper = []string{unescape(value)}
+		case "lowerdir", "lowerdir+", "datadir+": // the latter once for each layer, since Linux 6.7
+			for value != "" {
+				var layer string
+				layer, value = firstLayer(value)
+				if layer != "" { // before "::", after which are layers of data
+					lower = append(lower, unescape(layer))
+				}
 			}
 		}
 	}
-	return dir, ok
+	return upper, lower
 }
 
 // firstLayer cuts a list of layers at the first colon. One that belongs to a name
 // has a backslash before it, which is in octal here.
-func firstLayer(list string) string {
+func firstLayer(list string) (layer, rest string) {
 	const backslash = `\134`
 	for i := 0; i < len(list); {
 		switch {
 		case list[i] == ':':
-			return list[:i]
+			return list[:i], list[i+1:]
 		case strings.HasPrefix(list[i:], backslash+backslash):
 			i += 2 * len(backslash)
 		case strings.HasPrefix(list[i:], backslash):
@@ -69,7 +123,7 @@ func firstLayer(list string) string {
 			i++
 		}
 	}
-	return list
+	return list, ""
 }
 
 // layerPaths returns where a layer may be. A relative one belongs to the folder

@@ -9,24 +9,54 @@ import (
 	"github.com/agentbox/agentbox/pkg/limits"
 )
 
-func TestOverlayLayer(t *testing.T) {
-	for _, tt := range []struct{ name, options, want string }{
-		{"writable", "rw,lowerdir=/l,upperdir=/u,workdir=/w", "/u"},
-		{"upper first", "rw,upperdir=/u,lowerdir=/l", "/u"},
-		{"read only", "ro,lowerdir=/a:/b", "/a"},
-		{"data layers", "ro,lowerdir=/a::/data", "/a"},
-		{"one by one", "ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d", "/a"},
-		{"a path of an option's name", "rw,lowerdir=/upperdir=x", "/upperdir=x"},
-		{"colon in a name, as given", `ro,lowerdir=/a\134:b:/c`, `/a\:b`},
-		{"colon in a name, in octal", `ro,lowerdir=/a\072b:/c`, `/a:b`},
-		{"backslash before the colon", `ro,lowerdir=/a\134\134:/c`, `/a\\`},
-		{"comma and space", `rw,upperdir=/a\134\054b\040c,workdir=/w`, `/a\,b c`},
-		{"none", "rw,index=off,xino=off", ""},
-		{"empty", "", ""},
+func TestOverlayLayers(t *testing.T) {
+	for _, tt := range []struct {
+		name, options, upper string
+		lower                []string
+	}{
+		{"writable", "rw,lowerdir=/l:/m,upperdir=/u,workdir=/w", "/u", []string{"/l", "/m"}},
+		{"upper first", "rw,upperdir=/u,lowerdir=/l", "/u", []string{"/l"}},
+		{"two that are written: the last one", "rw,upperdir=/tmp,lowerdir=/l,upperdir=/u", "/u", []string{"/l"}},
+		{"read only", "ro,lowerdir=/a:/b", "", []string{"/a", "/b"}},
+		{"data layers", "ro,lowerdir=/a::/data::/more", "", []string{"/a", "/data", "/more"}},
+		{"one by one", "ro,lowerdir+=/a,lowerdir+=/b,datadir+=/d", "", []string{"/a", "/b", "/d"}},
+		{"a path of an option's name", "rw,lowerdir=/upperdir=x", "", []string{"/upperdir=x"}},
+		{"colon in a name, as given", `ro,lowerdir=/a\134:b:/c`, "", []string{`/a\:b`, "/c"}},
+		{"colon in a name, in octal", `ro,lowerdir=/a\072b:/c`, "", []string{`/a:b`, "/c"}},
+		{"backslash before the colon", `ro,lowerdir=/a\134\134:/c`, "", []string{`/a\\`, "/c"}},
+		{"comma and space", `rw,upperdir=/a\134\054b\040c,workdir=/w`, `/a\,b c`, nil},
+		{"none", "rw,index=off,xino=off", "", nil},
+		{"empty", "", "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, ok := overlayLayer(tt.options); got != tt.want || ok != (tt.want != "") {
-				t.Errorf("got %q, %v, want %q", got, ok, tt.want)
+			upper, lower := overlayLayers(tt.options)
+			if strings.Join(upper, " and ") != tt.upper || !slices.Equal(lower, tt.lower) {
+				t.Errorf("got %q and %q, want %q and %q", upper, lower, tt.upper, tt.lower)
+			}
+		})
+	}
+}
+
+// The options as mount(2) gets them.
+func TestLayers(t *testing.T) {
+	for _, tt := range []struct {
+		name, options, upper string
+		lower                []string
+	}{
+		{"writable", "nosuid,lowerdir=/l:m,upperdir=/u,workdir=/w", "/u", []string{"/l", "m"}},
+		{"the last one that takes writes", "upperdir=/tmp,lowerdir=/l,upperdir=u", "u", []string{"/l"}},
+		{"read only", "lowerdir=/a:/b", "", []string{"/a", "/b"}},
+		{"colon in a name", `lowerdir=/a\:b:/c`, "", []string{"/a:b", "/c"}},
+		{"comma in a name", `upperdir=/a\,upperdir=x,lowerdir=/c`, "/a,upperdir=x", []string{"/c"}},
+		{"backslash in a name", `upperdir=/a\\,lowerdir=/c\\:/d`, `/a\`, []string{`/c\`, "/d"}},
+		{"what looks like octal", `upperdir=/a\\054b`, `/a\054b`, nil},
+		{"no layer", "ro", "", nil},
+		{"nothing", "", "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			upper, lower := Layers(tt.options)
+			if upper != tt.upper || !slices.Equal(lower, tt.lower) {
+				t.Errorf("got %q and %q, want %q and %q", upper, lower, tt.upper, tt.lower)
 			}
 		})
 	}
@@ -94,7 +124,7 @@ func TestParseMountID(t *testing.T) {
 	}
 }
 
-func TestSelectMount(t *testing.T) {
+func TestMountOfAFile(t *testing.T) {
 	const data = "7 1 0:45 / /a rw - overlay x rw\n" +
 		"77 1 0:4 / /b rw - tmpfs 0:5 rw\n" +
 		"78 77 0:45 / /c rw - overlay x rw\n" +
@@ -114,9 +144,12 @@ func TestSelectMount(t *testing.T) {
 		{"parent's id", Stat{Mount: 1}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := string(selectMount([]byte(data), tt.stat))
-			if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
-				t.Errorf("got %q", got)
+			m := newMounts([]byte(data))
+			for n := range fewQuestions + 2 { // one by one, and by the index
+				got := string(m.of(tt.stat))
+				if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+					t.Errorf("question %d: got %q", n, got)
+				}
 			}
 		})
 	}
@@ -128,8 +161,8 @@ func FuzzBehind(f *testing.F) {
 	m := recorded(f)
 	for section := range strings.SplitSeq(machine, "\n-- ") {
 		if mounts, ok := strings.CutPrefix(section, "-- proc/self/mountinfo --\n"); ok {
-			f.Add([]byte(mounts), uint64(27), uint32(8), uint32(2))
-			f.Add([]byte(mounts), uint64(0), uint32(0), uint32(66))
+			f.Add([]byte(mounts), uint64(27), int64(8), int64(2))
+			f.Add([]byte(mounts), uint64(0), int64(0), int64(66))
 		}
 	}
 	for _, line := range []string{
@@ -138,12 +171,12 @@ func FuzzBehind(f *testing.F) {
 		"1 1 8:2 / / rw - ext4 x rw",
 		`1 1 0:1 / /\040 rw - x /dev/a:/dev/b rw`,
 	} {
-		f.Add([]byte(line), uint64(1), uint32(0), uint32(1))
+		f.Add([]byte(line), uint64(1), int64(0), int64(1))
 	}
-	f.Fuzz(func(t *testing.T, data []byte, mount uint64, major, minor uint32) {
+	f.Fuzz(func(t *testing.T, data []byte, mount uint64, major, minor int64) {
 		st := Stat{Mount: mount, Device: limits.Device{Major: major, Minor: minor}}
 		finder := m.finder().WithStat(func(string) (Stat, error) { return st, nil })
-		finder.mountinfo = func() ([]byte, error) { return data, nil }
+		finder.mounts = func() (*mounts, error) { return newMounts(data), nil }
 		b := finder.Behind("/x")
 		answers := 0
 		for _, yes := range []bool{len(b.Disks) > 0, b.InMemory, b.Reason != ""} {
@@ -154,7 +187,12 @@ func FuzzBehind(f *testing.F) {
 		if answers != 1 {
 			t.Errorf("%d answers: %+v", answers, b)
 		}
-		for _, d := range b.Disks {
+		for _, m := range finder.Below("/x") {
+			if len(m.Disks) == 0 && !m.InMemory && m.Reason == "" {
+				t.Errorf("no answer for %+v", m)
+			}
+		}
+		for _, d := range slices.Concat(b.Disks, b.Lower) {
 			if whole, reason := finder.Whole(d.Device); whole != d {
 				t.Errorf("%+v is not a whole disk: %+v %s", d, whole, reason)
 			}
@@ -162,32 +200,48 @@ func FuzzBehind(f *testing.F) {
 	})
 }
 
-// FuzzOverlayLayer writes options as mounters and kernels do, and expects the
-// folder back.
-func FuzzOverlayLayer(f *testing.F) {
+// FuzzOverlayLayers writes options as mounters and kernels do, and expects the
+// folders back.
+func FuzzOverlayLayers(f *testing.F) {
 	for _, dir := range []string{"/u", "/a,b c:d=e/up", `/back\slash`, `/end\`, "/tab\tnew\nline", "/\xff#", `/\134`, "/a::b"} {
 		f.Add(dir, "/other")
 	}
-	given := strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`)
-	shown := strings.NewReplacer(`,`, `\054`, `=`, `\075`, ` `, `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
+	mounter := strings.NewReplacer(`\`, `\\`, `:`, `\:`, `,`, `\,`)
+	octal := strings.NewReplacer(`,`, `\054`, `=`, `\075`, ` `, `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
 	f.Fuzz(func(t *testing.T, dir, other string) {
-		if !path.IsAbs(dir) || path.Clean(dir) != dir {
-			t.Skip()
+		// Anything at all must not panic.
+		for _, layer := range slices.Concat(overlayLayers(dir + "," + other)) {
+			layerPaths(layer, other)
 		}
-		dir1, other1 := shown.Replace(given.Replace(dir)), shown.Replace(given.Replace(other))
-		for _, options := range []string{
-			"rw,lowerdir=" + other1 + ",upperdir=" + dir1 + ",workdir=" + other1,
-			"ro,lowerdir=" + dir1 + ":" + other1,
-			"ro,lowerdir+=" + dir1 + ",lowerdir+=" + other1,
-		} {
-			layer, ok := overlayLayer(options)
-			if !ok || layerPaths(layer, "/m")[0] != dir {
-				t.Errorf("%q: %q, %q", options, layer, layerPaths(layer, "/m"))
+		Layers(dir + "," + other)
+		for _, name := range []string{dir, other} {
+			if !path.IsAbs(name) || path.Clean(name) != name {
+				t.Skip()
 			}
 		}
-		// Anything else must not panic.
-		layer, _ := overlayLayer(dir + "," + other)
-		layerPaths(layer, other)
+		one, two := mounter.Replace(dir), mounter.Replace(other)
+		for _, c := range []struct {
+			options string
+			upper   bool
+			lower   []string
+		}{
+			{"rw,lowerdir=" + two + ",upperdir=" + one + ",workdir=" + two, true, []string{other}},
+			{"ro,lowerdir=" + one + ":" + two, false, []string{dir, other}},
+			{"ro,lowerdir+=" + one + ",lowerdir+=" + two, false, []string{dir, other}},
+		} {
+			upper, lower := Layers(c.options)
+			if c.upper != (upper == dir) || !slices.Equal(lower, c.lower) {
+				t.Errorf("%q: %q, %q", c.options, upper, lower)
+			}
+		}
+		// The kernel writes the values, and not what is between them, in octal.
+		options := "lowerdir=" + octal.Replace(one) + ":" + octal.Replace(two) + ",upperdir=" + octal.Replace(one)
+		seen, low := overlayLayers(options)
+		for i, want := range []string{dir, other} {
+			if len(low) != 2 || len(seen) != 1 || layerPaths(low[i], "/m")[0] != want || layerPaths(seen[0], "/m")[0] != dir {
+				t.Errorf("%q: %q, %q", options, seen, low)
+			}
+		}
 	})
 }
 

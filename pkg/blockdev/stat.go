@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -37,9 +39,9 @@ func stat(name string) (Stat, error) {
 	if err != nil {
 		return Stat{}, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
-	st := Stat{Device: limits.Device{Major: x.Dev_major, Minor: x.Dev_minor}, Mount: x.Mnt_id}
+	st := Stat{Device: limits.Device{Major: int64(x.Dev_major), Minor: int64(x.Dev_minor)}, Mount: x.Mnt_id}
 	if x.Mode&unix.S_IFMT == unix.S_IFBLK {
-		st.Node = limits.Device{Major: x.Rdev_major, Minor: x.Rdev_minor}
+		st.Node = limits.Device{Major: int64(x.Rdev_major), Minor: int64(x.Rdev_minor)}
 	}
 	return st, nil
 }
@@ -76,18 +78,34 @@ func statOpen(name string) (Stat, error) {
 func parseMountID(data []byte) uint64 {
 	for line := range bytes.Lines(data) {
 		if text, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
-			id, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 64)
-			if err != nil {
-				return 0
-			}
-			return id
+			return mountID(bytes.TrimSpace(text))
 		}
 	}
 	return 0
 }
 
 func number(dev uint64) limits.Device {
-	return limits.Device{Major: unix.Major(dev), Minor: unix.Minor(dev)}
+	return limits.Device{Major: int64(unix.Major(dev)), Minor: int64(unix.Minor(dev))}
+}
+
+// resolve returns the path of a file below a root without symbolic links, as the
+// kernel has it; the path as it was given where the file is not there. The file is
+// opened with O_PATH, which touches nothing.
+func resolve(root, name string) string {
+	fd := -1
+	err := retry(func() (err error) {
+		fd, err = unix.Open(root+name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return path.Clean(name)
+	}
+	defer unix.Close(fd)
+	target, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if below, ok := strings.CutPrefix(target, root); err == nil && ok && path.IsAbs(below) {
+		return below
+	}
+	return path.Clean(name)
 }
 
 func retry(call func() error) error {

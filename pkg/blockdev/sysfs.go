@@ -58,6 +58,22 @@ func (f Finder) disks(devices ...limits.Device) ([]Disk, string) {
 	return list, ""
 }
 
+// Devices returns the number of every block device of this machine, partitions
+// too.
+func (f Finder) Devices() ([]limits.Device, error) {
+	entries, err := os.ReadDir(f.path(sysBlock))
+	if err != nil {
+		return nil, err
+	}
+	var list []limits.Device
+	for _, entry := range entries {
+		if d, ok := limits.ParseDevice(entry.Name()); ok {
+			list = append(list, d)
+		}
+	}
+	return list, nil
+}
+
 // Scheduler returns the I/O scheduler of a whole disk, such as "bfq" or "none";
 // empty when it is not known. A partition has none
 // (Documentation/block/switching-sched.rst).

@@ -30,9 +30,9 @@ func (f FS) Path(name string) string {
 func (f FS) isHost() bool { return f == Host || f == "" }
 
 // ReadFile returns the content of a file of proc or sys. The error carries its
-// path.
+// path. A pipe in place of the file is not waited for.
 func (f FS) ReadFile(name string) ([]byte, error) {
-	fd, err := openat(unix.AT_FDCWD, f.Path(name), unix.O_RDONLY)
+	fd, err := openat(unix.AT_FDCWD, f.Path(name), unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}

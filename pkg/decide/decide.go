@@ -58,6 +58,7 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 		CgroupsPath: cgroupsPath,
 		Systemd:     call.Systemd,
 		NoCgroups:   call.NoCgroups,
+		Runtime:     cfg.Runtime,
 		Request:     &req,
 		IODevices:   cfg.Policy.IODevices,
 		Notes:       call.Notes,

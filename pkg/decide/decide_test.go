@@ -30,7 +30,7 @@ func bare(host.Input) limits.Host {
 func TestWhatTheHostIsAsked(t *testing.T) {
 	doc := parse(t, `{"root":{"path":"rootfs"},"annotations":{"agentbox.dev/profile":"small"},"linux":{"cgroupsPath":"/a/b"}}`)
 	cfg := config.Default()
-	cfg.Policy.IODevices = []string{"/dev/vda"}
+	cfg.Policy.IODevices, cfg.Runtime = []string{"/dev/vda"}, "crun"
 	for _, tt := range []struct {
 		name string
 		call decide.Call
@@ -48,7 +48,7 @@ func TestWhatTheHostIsAsked(t *testing.T) {
 			if err != nil || plan.Profile != "small" {
 				t.Fatalf("%v, plan %+v", err, plan)
 			}
-			if in.CgroupsPath != "/a/b" || in.Systemd != tt.call.Systemd || in.NoCgroups != tt.call.NoCgroups || in.Notes != tt.call.Notes || len(in.IODevices) != 1 {
+			if in.CgroupsPath != "/a/b" || in.Systemd != tt.call.Systemd || in.NoCgroups != tt.call.NoCgroups || in.Notes != tt.call.Notes || len(in.IODevices) != 1 || in.Runtime != "crun" {
 				t.Errorf("asked %+v", in)
 			}
 			if (in.Request == nil) != tt.call.NoBundle {

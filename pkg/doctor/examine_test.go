@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"os/exec"
@@ -51,6 +52,7 @@ func rows(r Report) map[string]row {
 func TestExamine(t *testing.T) {
 	const (
 		controllersFile = "sys/fs/cgroup/cgroup.controllers"
+		controlFile     = "sys/fs/cgroup/cgroup.subtree_control"
 		grub            = "/etc/default/grub /etc/default/grub.d"
 		noLimitOfSwap   = "cgroup v1 limits swap only together with memory"
 		notMounted      = "no cgroup controllers are mounted: /sys/fs/cgroup is not cgroup2 and /proc/self/mountinfo has no cgroup v1 mount"
@@ -115,7 +117,7 @@ func TestExamine(t *testing.T) {
 			want:  noMemory(without("cgroup_disable=memory,$(reboot)")), missing: []string{"memory", "swap"},
 		},
 		{
-			name: "only memory and pids", tree: "v2-7.2", base: v2, files: []string{controllersFile, "memory pids\n", "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\npids\t0\t3\t1\n"},
+			name: "only memory and pids", tree: "v2-7.2", base: v2, files: []string{controllersFile, "memory pids\n", controlFile, "memory pids\n", "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\npids\t0\t3\t1\n"},
 			want: map[string]row{
 				"cpu": {"no", absent("cpu"), "boot a kernel that is built with CONFIG_CGROUP_SCHED | grep CONFIG_CGROUP_SCHED= /boot/config-*"},
 				"io":  {"no", absent("io"), "boot a kernel that is built with CONFIG_BLK_CGROUP | grep CONFIG_BLK_CGROUP= /boot/config-*"},
@@ -125,18 +127,18 @@ func TestExamine(t *testing.T) {
 		{
 			name: "pids is on cgroup v1", tree: "v2-7.2", base: v2,
 			files: []string{
-				controllersFile, "cpu io memory\n", "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\npids\t3\t3\t1\n",
+				controllersFile, "cpu io memory\n", controlFile, "cpu io memory\n", "proc/cgroups", "#subsys_name\thierarchy\tnum_cgroups\tenabled\npids\t3\t3\t1\n",
 				"proc/self/mountinfo", "29 23 0:24 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n30 23 0:25 / /mnt/pids rw - cgroup cgroup rw,pids\n",
 			},
 			want:    map[string]row{"pids": {"no", absent("pids"), "unmount the cgroup v1 that has the pids controller | umount /mnt/pids"}},
 			missing: []string{"pids"},
 		},
 		{
-			name: "a cgroup namespace that was given less", tree: "v2-7.2", base: v2, files: []string{controllersFile, "cpu memory pids\n", "sys/fs/cgroup/cgroup.events", "populated 1\n"},
+			name: "a cgroup namespace that was given less", tree: "v2-7.2", base: v2, files: []string{controllersFile, "cpu memory pids\n", controlFile, "cpu memory pids\n", "sys/fs/cgroup/cgroup.events", "populated 1\n"},
 			want: map[string]row{"io": {"no", absent("io"), "ask on the host, or let the host pass the io controller on to this cgroup namespace"}},
 		},
 		{
-			name: "nobody knows why", tree: "v2-7.2", base: v2, files: []string{controllersFile, "cpu memory pids\n", "proc/cgroups", "-"},
+			name: "nobody knows why", tree: "v2-7.2", base: v2, files: []string{controllersFile, "cpu memory pids\n", controlFile, "cpu memory pids\n", "proc/cgroups", "-"},
 			want: map[string]row{"io": {"no", absent("io"), ""}},
 		},
 		{
@@ -319,6 +321,9 @@ func TestDelegation(t *testing.T) {
 	manager := `let systemd delegate the cpu controller to users, and log in again | mkdir -p /etc/systemd/system/user@.service.d` +
 		` | printf '[Service]\nDelegate=cpu cpuset io memory pids\n' > /etc/systemd/system/user@.service.d/delegate.conf | systemctl daemon-reload`
 	able := facts(t)
+	at := func(path string, controllers, passed []string, controls, writable bool) Folder {
+		return Folder{Path: path, Controllers: controllers, Passed: passed, Controls: controls, Writable: writable, Type: "domain"}
+	}
 	const asRoot = "ask as root for containers that root starts; for those of a user, ask in a systemd session with --systemd-cgroup | sudo agentbox doctor"
 	for _, c := range []struct {
 		name    string
@@ -330,25 +335,25 @@ func TestDelegation(t *testing.T) {
 	}{
 		{
 			name: "a user's systemd without cpu", systemd: true,
-			chain: []Folder{{root, all, all, false, false}, {root + "/user.slice", all, some, false, false}, {user, some, some, true, true}, {user + "/app.slice", some, some, true, true}},
+			chain: []Folder{at(root, all, all, false, false), at(root+"/user.slice", all, some, false, false), at(user, some, some, true, true), at(user+"/app.slice", some, some, true, true)},
 			fix:   manager,
 		},
 		{
 			name: "the same without systemd",
 			chain: []Folder{
-				{root, all, all, false, false}, {root + "/ci", all, some, false, false}, {root + "/ci/a", some, some, false, true},
+				at(root, all, all, false, false), at(root+"/ci", all, some, false, false), at(root+"/ci/a", some, some, false, true),
 			},
 			fix: byHand,
 		},
-		{name: "the last one may pass it on", chain: []Folder{{root, all, all, false, false}, {root + "/ci", all, some, true, true}}},
-		{name: "the last one may not", chain: []Folder{{root, all, all, false, false}, {root + "/ci", all, some, false, true}}, fix: "pass the cpu controller on | echo +cpu > " + root + "/ci/cgroup.subtree_control"},
+		{name: "the last one may pass it on", chain: []Folder{at(root, all, all, false, false), at(root+"/ci", all, some, true, true)}},
+		{name: "the last one may not", chain: []Folder{at(root, all, all, false, false), at(root+"/ci", all, some, false, true)}, fix: "pass the cpu controller on | echo +cpu > " + root + "/ci/cgroup.subtree_control"},
 		{
 			name: "a hostile name", fix: "pass the cpu controller on | echo +cpu > '" + root + `/a; reboot; '\''/cgroup.subtree_control'`,
-			chain: []Folder{{root, all, all, false, false}, {root + "/a; reboot; '", all, some, false, false}, {root + "/a; reboot; '/b", some, some, true, true}},
+			chain: []Folder{at(root, all, all, false, false), at(root+"/a; reboot; '", all, some, false, false), at(root+"/a; reboot; '/b", some, some, true, true)},
 		},
-		{name: "no permission", chain: []Folder{{root, all, all, false, false}}, fix: asRoot},
-		{name: "read-only", chain: []Folder{{root, all, all, false, false}}, root: true, ro: []string{root}, fix: "mount the cgroups writable | mount -o remount,rw " + root},
-		{name: "root in a user namespace", chain: []Folder{{root, all, all, false, false}}, root: true},
+		{name: "no permission", chain: []Folder{at(root, all, all, false, false)}, fix: asRoot},
+		{name: "read-only", chain: []Folder{at(root, all, all, false, false)}, root: true, ro: []string{root}, fix: "mount the cgroups writable | mount -o remount,rw " + root},
+		{name: "root in a user namespace", chain: []Folder{at(root, all, all, false, false)}, root: true},
 		{name: "nothing is there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -360,6 +365,92 @@ func TestDelegation(t *testing.T) {
 				t.Errorf("%+v\nwant %+v", rowOf(got), want)
 			}
 		})
+	}
+}
+
+// TestNoRoom is about cgroups on the way that have processes of their own, or are
+// threaded: the probe says so, and the same files show what to do.
+func TestNoRoom(t *testing.T) {
+	const par = "/sys/fs/cgroup/par"
+	move := func(at string) string {
+		return "move the processes in " + at + " into a cgroup below it, and let what starts them put new ones there"
+	}
+	lines := func(at string) string {
+		return " | mkdir -p " + at + "/rest | for pid in $(cat " + at + "/cgroup.procs); do echo $pid > " + at + "/rest/cgroup.procs; done"
+	}
+	const elsewhere = "place containers in another cgroup than " + par + ", which is threaded (docker run --cgroup-parent, or cgroupsPath in the specification)"
+	busy := []string{"par/cgroup.type", "domain\n", "par/cgroup.procs", "17\n", "par/cgroup.subtree_control", "", "par/cgroup.controllers", "cpu io memory pids\n"}
+	ran := []string{"par/cgroup.type", "domain threaded\n", "par/cgroup.subtree_control", "cpu pids\n"}
+	for _, c := range []struct {
+		name   string
+		path   string
+		files  []string // below the mount point, with their content
+		fix    string
+		ready  bool
+		reason string // of memory
+	}{
+		{
+			name: "processes", path: "/par/x", files: busy, fix: move(par) + lines(par),
+			reason: "the memory controller cannot be turned on in " + par + ", which has processes of its own: move them into a cgroup below it",
+		},
+		{
+			name: "processes, after a container", path: "/par/x", files: append(slices.Clone(busy), ran...),
+			fix:    move(par) + " | echo -cpu -pids > " + par + "/cgroup.subtree_control" + lines(par),
+			reason: "the memory controller cannot be turned on in " + par + ", which is threaded (its cgroup.type is domain threaded): move its processes into a cgroup below it, or place the container in another cgroup (cgroupsPath)",
+		},
+		{
+			name: "processes, and a container that runs", path: "/par/x", files: append(append(slices.Clone(busy), ran...), "par/y/cgroup.type", "threaded\n"), fix: elsewhere,
+			reason: "the memory controller cannot be turned on in " + par + ", which is threaded (its cgroup.type is domain threaded): move its processes into a cgroup below it, or place the container in another cgroup (cgroupsPath)",
+		},
+		{
+			name: "threaded", path: "/par/x", files: append(slices.Clone(busy), "par/cgroup.type", "threaded\n"), fix: elsewhere,
+			reason: "the memory controller cannot be turned on in " + par + ", which is threaded (its cgroup.type is threaded): place the container in another cgroup (cgroupsPath)",
+		},
+		{
+			name: "the root of a namespace", path: "/x", files: []string{"cgroup.type", "domain\n", "cgroup.events", "populated 1\n", "cgroup.subtree_control", "", "job/cgroup.events", "populated 0\n"},
+			fix:    move("/sys/fs/cgroup") + lines("/sys/fs/cgroup"),
+			reason: "the memory controller cannot be turned on in /sys/fs/cgroup, which has processes of its own: move them into a cgroup below it",
+		},
+		{name: "the real root", path: "/x", files: []string{"cgroup.subtree_control", ""}, ready: true},
+		{name: "a cgroup that is empty", path: "/par/x", files: append(slices.Clone(busy), "par/cgroup.procs", ""), ready: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := cgrouptest.Tree(t, "v2-7.2")
+			for i := 0; i < len(c.files); i += 2 {
+				cgrouptest.Write(t, root, "sys/fs/cgroup/"+c.files[i], c.files[i+1])
+			}
+			g := gathererOf(t, root)
+			g.o.CgroupsPath = c.path
+			r := Examine(g.gather(context.Background()))
+			want := row{"no", c.reason, c.fix}
+			if c.ready {
+				want = row{"yes", "memory.max", ""}
+			}
+			if got := rowOf(r.Dimensions[limits.Memory]); got != want || r.Ready != c.ready {
+				t.Errorf("ready %t, %+v\nwant %+v", r.Ready, got, want)
+			}
+			if got := rowOf(r.Dimensions[limits.CPU]); fixWords(r.Dimensions[limits.CPU].Fix) != c.fix || fixWords(r.GroupKill.Fix) != c.fix {
+				t.Errorf("cpu %+v, group kill %+v", got, r.GroupKill)
+			}
+			if got := r.Dimensions[limits.Pids]; got.Answer != Enforced {
+				t.Errorf("pids %+v", got)
+			}
+		})
+	}
+}
+
+// TestRoomForCrun: crun limits the CPU where runc refuses to, and the probe is told
+// which one it is.
+func TestRoomForCrun(t *testing.T) {
+	for runtime, want := range map[string]Answer{"runc": NotEnforced, "crun": Enforced} {
+		root := cgrouptest.Tree(t, "v2-7.2")
+		cgrouptest.Write(t, root, "sys/fs/cgroup/par/cgroup.type", "domain\n")
+		cgrouptest.Write(t, root, "sys/fs/cgroup/par/cgroup.procs", "17\n")
+		g := gathererOf(t, root)
+		g.o.CgroupsPath, g.o.Config.Runtime = "/par/x", runtime
+		if got := Examine(g.gather(context.Background())).Dimensions[limits.CPU]; got.Answer != want {
+			t.Errorf("%s: %+v", runtime, got)
+		}
 	}
 }
 

@@ -83,6 +83,9 @@ type Cgroup struct {
 	Chain []Folder
 }
 
+// threaded is the Type of a cgroup whose parent is not a domain of its own.
+const threaded = "threaded"
+
 // Folder is one cgroup of cgroup v2.
 type Folder struct {
 	Path        string   // such as /sys/fs/cgroup/system.slice
@@ -90,6 +93,12 @@ type Folder struct {
 	Passed      []string // controllers that it passes on (cgroup.subtree_control)
 	Controls    bool     // this process may change which ones
 	Writable    bool     // this process may create a cgroup in it
+
+	// Type is that of cgroup.type: "domain", "domain threaded", "domain invalid"
+	// or "threaded"; empty for the root, and before Linux 4.14.
+	Type      string
+	Processes bool // it has processes of its own, or its threaded cgroups have; not looked at where Type is empty
+	Threads   bool // a cgroup right below it is threaded
 }
 
 // Runtime is the low-level runtime.

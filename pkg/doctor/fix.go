@@ -76,7 +76,36 @@ func fixV2(f *Facts, key limits.Key, controller string) *Fix {
 	if fix := delegate(f, controller); fix != nil {
 		return fix
 	}
+	if fix := makeRoom(f); fix != nil {
+		return fix
+	}
 	return fileFix(f, key)
+}
+
+// makeRoom is for a folder on the way in which the kernel refuses to turn
+// controllers on: it has processes of its own, or is threaded (cgroup-v2.rst, No
+// Internal Process Constraint and Threads). A cgroup that was made threaded stays
+// so; one that only has become the root of threaded ones, since controllers were
+// turned on while it had processes, is a domain again when these are off.
+func makeRoom(f *Facts) *Fix {
+	i := slices.IndexFunc(f.Cgroup.Chain, func(c Folder) bool {
+		return c.Type != "" && (c.Type != "domain" || c.Processes)
+	})
+	if i < 0 {
+		return nil
+	}
+	at := f.Cgroup.Chain[i]
+	if !at.Processes || at.Threads || at.Type == threaded {
+		return &Fix{Text: fmt.Sprintf("place containers in another cgroup than %s, which is threaded (docker run --cgroup-parent, or cgroupsPath in the specification)", at.Path)}
+	}
+	fix := &Fix{Text: fmt.Sprintf("move the processes in %s into a cgroup below it, and let what starts them put new ones there", at.Path)}
+	if len(at.Passed) > 0 {
+		fix.Lines = append(fix.Lines, fmt.Sprintf("echo -%s > %s", strings.Join(at.Passed, " -"), quote(at.Path+"/cgroup.subtree_control")))
+	}
+	rest := at.Path + "/rest"
+	fix.Lines = append(fix.Lines, "mkdir -p "+quote(rest),
+		fmt.Sprintf("for pid in $(cat %s); do echo $pid > %s; done", quote(at.Path+"/cgroup.procs"), quote(rest+"/cgroup.procs")))
+	return fix
 }
 
 // absentV2 is for a controller that the cgroup at the mount point does not have.

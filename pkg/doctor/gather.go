@@ -112,7 +112,7 @@ func (g *gatherer) host(cfg *config.File) limits.Host {
 		req.Places = append(req.Places, limits.Place{Path: folder, Source: folder, Writable: true})
 	}
 	h := host.Probe(g.fs, host.Input{
-		CgroupsPath: g.o.CgroupsPath, Systemd: g.o.Systemd, Request: req, IODevices: cfg.Policy.IODevices,
+		CgroupsPath: g.o.CgroupsPath, Systemd: g.o.Systemd, Runtime: cfg.Runtime, Request: req, IODevices: cfg.Policy.IODevices,
 	})
 	if len(h.IO.Disks)+len(h.IO.Diskless) == 0 {
 		h.IO = limits.HostIO{Unknown: true}

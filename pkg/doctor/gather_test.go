@@ -17,6 +17,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/cgroup/cgrouptest"
 	"github.com/agentbox/agentbox/pkg/config"
+	"github.com/agentbox/agentbox/pkg/host"
 	"github.com/agentbox/agentbox/pkg/limits"
 )
 
@@ -84,7 +85,8 @@ func TestChain(t *testing.T) {
 		name, tree string
 		euid       int
 		o          Options
-		own        string // in place of the recorded one
+		own        string   // in place of the recorded one
+		files      []string // path and content
 		want       []string
 	}{
 		{name: "beside this process", tree: "v2", want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/system.slice"}},
@@ -92,7 +94,7 @@ func TestChain(t *testing.T) {
 		{name: "below a slice", tree: "v2", o: Options{CgroupsPath: "/system.slice/x/y"}, want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/system.slice"}},
 		{name: "out of the tree", tree: "v2", o: Options{CgroupsPath: "/system.slice/../../../etc"}, want: []string{"/sys/fs/cgroup"}},
 		{name: "systemd as root", tree: "v2", o: Options{Systemd: true}, want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/system.slice"}},
-		{name: "systemd with a slice", tree: "v2", o: Options{Systemd: true, CgroupsPath: "init.scope:docker:x"}, want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/init.scope"}},
+		{name: "systemd with a slice", tree: "v2", o: Options{Systemd: true, CgroupsPath: "init-x.slice:docker:x"}, files: []string{"sys/fs/cgroup/init.slice/cgroup.procs", ""}, want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/init.slice"}},
 		{
 			name: "a user's systemd", tree: "v2-user", euid: 1000, o: Options{Systemd: true},
 			want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup/user.slice/user-1000.slice", manager, manager + "/user.slice"},
@@ -101,6 +103,8 @@ func TestChain(t *testing.T) {
 			name: "a user's systemd, from outside", tree: "v2-user", euid: 1000, own: "0::/system.slice/x\n", o: Options{Systemd: true, CgroupsPath: "app.slice:x:y"},
 			want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup/user.slice/user-1000.slice", manager, manager + "/app.slice"},
 		},
+		{name: "a very long path", tree: "v2", o: Options{CgroupsPath: strings.Repeat("/a", 100_000)}, want: []string{"/sys/fs/cgroup"}},
+		{name: "a slash too many", tree: "v2", o: Options{CgroupsPath: "//system.slice//x/"}, want: []string{"/sys/fs/cgroup", "/sys/fs/cgroup/system.slice"}},
 		{name: "outside of the namespace", tree: "v2", own: "0::/../..\n", want: []string{"/sys/fs/cgroup"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -108,9 +112,12 @@ func TestChain(t *testing.T) {
 			if c.own != "" {
 				cgrouptest.Write(t, root, "proc/self/cgroup", c.own)
 			}
+			for i := 0; i < len(c.files); i += 2 {
+				cgrouptest.Write(t, root, c.files[i], c.files[i+1])
+			}
 			g := gatherer{o: c.o, fs: cgroup.FS(root), euid: c.euid, access: access}
 			var got []string
-			for _, folder := range g.chain(g.place()) {
+			for _, folder := range g.chain(host.Place(g.fs, host.Input{CgroupsPath: c.o.CgroupsPath, Systemd: c.o.Systemd}, c.euid)) {
 				got = append(got, folder.Path)
 			}
 			if !slices.Equal(got, c.want) {

@@ -6,12 +6,12 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
+	"github.com/agentbox/agentbox/pkg/host"
 )
 
 // controllersV1 are those of cgroup v1 that limits need.
@@ -45,7 +45,7 @@ func (g *gatherer) cgroups() {
 		}
 	}
 	if g.facts.Host.CgroupVersion == 2 {
-		c.Chain = g.chain(g.place())
+		c.Chain = g.chain(host.Place(g.fs, host.Input{CgroupsPath: g.o.CgroupsPath, Systemd: g.o.Systemd}, g.euid))
 	}
 }
 
@@ -53,61 +53,36 @@ func (g *gatherer) cgroups() {
 // far as they exist.
 func (g *gatherer) chain(place string) []Folder {
 	var list []Folder
-	at := cgroup.MountPoint
-	for name := range strings.SplitSeq(place, "/") {
-		at = path.Join(at, name)
-		if !g.has(at) {
+	at, rest := cgroup.MountPoint, strings.Trim(place, "/")
+	for g.has(at) {
+		list = append(list, g.folder(at))
+		if rest == "" {
 			break
 		}
-		if len(list) > 0 && list[len(list)-1].Path == at {
-			continue
-		}
-		list = append(list, Folder{
-			Path:        at,
-			Controllers: g.words(at + "/cgroup.controllers"),
-			Passed:      g.words(at + "/cgroup.subtree_control"),
-			Controls:    g.writable(at + "/cgroup.subtree_control"),
-			Writable:    g.writable(at),
-		})
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		at += "/" + name
 	}
 	return list
 }
 
-// place returns the cgroup of version 2 in which the low-level runtime would
-// create a container's, as package host has it.
-func (g *gatherer) place() string {
-	own := g.own("")
-	switch {
-	case g.o.Systemd && g.euid == 0:
-		slice, _, _ := strings.Cut(g.o.CgroupsPath, ":")
-		if slice == "" {
-			slice = "system.slice"
-		}
-		return "/" + slice // one below another slice makes no difference to root
-	case g.o.Systemd:
-		return g.userManager(own)
-	case path.IsAbs(g.o.CgroupsPath):
-		return path.Clean(g.o.CgroupsPath)
+func (g *gatherer) folder(at string) Folder {
+	f := Folder{
+		Path:        at,
+		Controllers: g.words(at + "/cgroup.controllers"),
+		Passed:      g.words(at + "/cgroup.subtree_control"),
+		Controls:    g.writable(at + "/cgroup.subtree_control"),
+		Writable:    g.writable(at),
+		Type:        string(trim(g.read(at + "/cgroup.type"))),
 	}
-	return path.Join(path.Dir(own), path.Clean("/"+g.o.CgroupsPath))
-}
-
-// userManager returns the cgroup of the user's systemd: the one that this process
-// is below, or else where systemd puts it, with the slice for containers.
-func (g *gatherer) userManager(own string) string {
-	uid := strconv.Itoa(g.euid)
-	manager := "/user.slice/user-" + uid + ".slice/user@" + uid + ".service"
-	for at := own; at != "/" && at != "."; at = path.Dir(at) {
-		if isUserManager(at) {
-			manager = at
-			break
-		}
+	if f.Type == "" { // the root may have processes of its own
+		return f
 	}
-	slice, _, _ := strings.Cut(g.o.CgroupsPath, ":")
-	if slice == "" {
-		slice = "user.slice"
-	}
-	return manager + "/" + slice
+	f.Processes = len(g.read(at+"/cgroup.procs")) > 0
+	f.Threads = slices.ContainsFunc(g.below(at), func(child string) bool {
+		return string(trim(g.read(child+"/cgroup.type"))) == threaded
+	})
+	return f
 }
 
 // own returns the cgroup of this process in the hierarchy of a controller; "/"
@@ -202,15 +177,20 @@ func (g *gatherer) folders(controller string) []string {
 		return nil
 	}
 	list := []string{point, path.Join(point, path.Clean("/"+g.own(hierarchy)))}
-	f, err := os.Open(g.fs.Path(point))
+	return append(list, g.below(point)...)
+}
+
+// below returns the cgroups right below one, as many as are looked at.
+func (g *gatherer) below(folder string) (list []string) {
+	f, err := os.OpenFile(g.fs.Path(folder), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return list
+		return nil
 	}
 	defer f.Close()
 	entries, _ := f.ReadDir(-1) // what was read until an error will do
 	for _, e := range entries {
 		if e.IsDir() && len(list) < maxFolders {
-			list = append(list, path.Join(point, e.Name()))
+			list = append(list, folder+"/"+e.Name())
 		}
 	}
 	return list

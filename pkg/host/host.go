@@ -27,6 +27,10 @@ type Input struct {
 	Systemd     bool   // the low-level runtime uses its systemd driver (--systemd-cgroup)
 	NoCgroups   bool   // the low-level runtime is told to use none (crun's --cgroup-manager=disabled)
 
+	// Runtime is the name or path of the low-level runtime. In threaded cgroups,
+	// one that is not crun by its name counts as runc.
+	Runtime string
+
 	// Request is what the container wants of disks; nil: there is no container
 	// yet, and no disk is looked for.
 	Request *limits.Request

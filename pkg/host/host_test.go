@@ -53,6 +53,7 @@ func describe(m limits.Mechanism) string {
 func TestProbe(t *testing.T) {
 	const (
 		controllersFile = "sys/fs/cgroup/cgroup.controllers"
+		controlFile     = "sys/fs/cgroup/cgroup.subtree_control"
 		noMemory        = "-the memory controller is not in /sys/fs/cgroup/cgroup.controllers"
 		noIO            = "-the io controller is not in /sys/fs/cgroup/cgroup.controllers"
 		noCgroups       = "-no cgroup controllers are mounted: /sys/fs/cgroup is not cgroup2 and /proc/self/mountinfo has no cgroup v1 mount"
@@ -125,12 +126,12 @@ func TestProbe(t *testing.T) {
 		{name: "v2 systemd", tree: "v2", in: Input{CgroupsPath: "system.slice:docker:0123", Systemd: true}, version: 2, want: v2},
 		{name: "v2 no path", tree: "v2", version: 2, want: v2},
 		{
-			name: "v2 memory and pids only", tree: "v2", change: edit(controllersFile, "memory pids\n"), version: 2,
+			name: "v2 memory and pids only", tree: "v2", in: Input{CgroupsPath: docker}, change: edit(controllersFile, "memory pids\n", controlFile, "memory pids\n"), version: 2,
 			want: with(v2, "cpus", "-the cpu controller is not in /sys/fs/cgroup/cgroup.controllers", "io", noIO),
 		},
-		{name: "v2 without io", tree: "v2", change: edit(controllersFile, "cpuset cpu memory pids\n"), version: 2, want: with(v2, "io", noIO)},
+		{name: "v2 without io", tree: "v2", in: Input{CgroupsPath: docker}, change: edit(controllersFile, "cpuset cpu memory pids\n", controlFile, "cpuset cpu memory pids\n"), version: 2, want: with(v2, "io", noIO)},
 		{
-			name: "v2 cgroup_disable=memory", tree: "v2", change: edit(controllersFile, "cpu io pids\n"), version: 2,
+			name: "v2 cgroup_disable=memory", tree: "v2", in: Input{CgroupsPath: docker}, change: edit(controllersFile, "cpu io pids\n", controlFile, "cpu io pids\n"), version: 2,
 			want: with(v2, "memory", noMemory, "memory_high", noMemory, "swap", noMemory, "group_kill", noMemory),
 		},
 		{
@@ -167,7 +168,7 @@ func TestProbe(t *testing.T) {
 			want: all(denied + "/sys/fs/cgroup: it is mounted read-only"),
 		},
 		{
-			name: "v2 no controllers file", tree: "v2", change: edit(controllersFile, "-"), version: 2,
+			name: "v2 no controllers file", tree: "v2", in: Input{CgroupsPath: docker}, change: edit(controllersFile, "-", controlFile, ""), version: 2,
 			want: all("-the controllers cannot be read: open /sys/fs/cgroup/cgroup.controllers: no such file or directory"),
 		},
 
@@ -349,6 +350,14 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// setControllers sets which controllers the cgroup at the mount point has. What
+// it passes on is never more than that.
+func setControllers(t *testing.T, root, list string) {
+	t.Helper()
+	cgrouptest.Write(t, root, "sys/fs/cgroup/cgroup.controllers", list)
+	cgrouptest.Write(t, root, "sys/fs/cgroup/cgroup.subtree_control", list)
+}
+
 // dropMount takes a mount out of a tree by its options.
 func dropMount(t *testing.T, root, options string) {
 	t.Helper()
@@ -377,6 +386,7 @@ func TestExpandSlice(t *testing.T) {
 	for slice, want := range map[string]string{
 		"system.slice": "/system.slice", "a-b-c.slice": "/a.slice/a-b.slice/a-b-c.slice", "-.slice": "/",
 		"": "/", ".slice": "/", "a": "/", "a--b.slice": "/", "-a.slice": "/", "../a.slice": "/", "a-.slice": "/",
+		strings.Repeat("a-", 3000) + "a.slice": "/", // longer than the name of a unit can be
 	} {
 		if got := expandSlice(slice); got != want {
 			t.Errorf("%q: %q, want %q", slice, got, want)

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -11,6 +12,9 @@ import (
 // diskFinder is blockdev.Finder.
 type diskFinder interface {
 	Behind(path string) blockdev.Backing
+	Below(path string) []blockdev.Submount
+	Mounted(fstype, source string) blockdev.Backing
+	Devices() ([]limits.Device, error)
 	Whole(d limits.Device) (blockdev.Disk, string)
 	Node(path string) (blockdev.Disk, string)
 	Scheduler(d limits.Device) string
@@ -26,18 +30,18 @@ func (p *prober) io() {
 		io.Unknown = true
 		return
 	}
-	found := diskSet{}
+	found := &diskSet{at: map[limits.Device]int{}, placed: map[placed]bool{}}
 	if len(p.in.IODevices) > 0 {
 		for _, path := range p.in.IODevices {
 			disk, reason := p.disks.Node(path)
 			if reason != "" {
-				io.Diskless = append(io.Diskless, limits.Diskless{Place: path + " (io_device)", Reason: reason})
+				p.diskless(path+" (io_device)", reason)
 				continue
 			}
 			found.add(disk, path, "", "")
 		}
 	} else {
-		p.findDisks(&found)
+		p.findDisks(found)
 	}
 	io.Disks = found.list
 	if len(req.Devices) == 0 {
@@ -54,45 +58,163 @@ func (p *prober) io() {
 }
 
 func (p *prober) findDisks(found *diskSet) {
-	req, io := p.in.Request, &p.host.IO
+	req := p.in.Request
 	for _, place := range req.Places {
-		b := p.disks.Behind(place.Source)
-		if b.InMemory {
+		p.place(found, place.Path, place.Writable, p.backing(place))
+		if !place.Recursive {
 			continue
 		}
-		for _, disk := range b.Disks {
-			found.add(disk, place.Path, b.Filesystem, p.counted(b))
-		}
-		// What a container only reads is somebody else's, and often on a network.
-		if len(b.Disks) == 0 && place.Writable {
-			io.Diskless = append(io.Diskless, limits.Diskless{Place: place.Path, Reason: b.Reason})
+		for _, sub := range p.disks.Below(place.Source) {
+			p.place(found, path.Join(place.Path, sub.Path), !sub.ReadOnly && !place.RecursiveReadOnly, sub.Backing)
 		}
 	}
+	named := make(map[limits.Device]bool, len(req.RawDisks))
 	for _, raw := range req.RawDisks {
-		if disk, reason := p.disks.Whole(raw.Device); reason != "" {
-			io.Diskless = append(io.Diskless, limits.Diskless{Place: raw.Path, Reason: reason})
-		} else {
-			found.add(disk, raw.Path, "", "")
+		named[raw.Device] = true
+		p.rawDisk(found, raw.Path, raw.Device)
+	}
+	for _, device := range p.openable(req.DeviceRules) {
+		if !named[device] {
+			p.rawDisk(found, "device "+device.String(), device)
 		}
+	}
+}
+
+func (p *prober) backing(place limits.Place) blockdev.Backing {
+	if place.Type != "" {
+		return p.disks.Mounted(place.Type, place.Source)
+	}
+	return p.disks.Behind(place.Source)
+}
+
+// place records what is behind a place of the container.
+func (p *prober) place(found *diskSet, where string, writable bool, b blockdev.Backing) {
+	for _, disk := range b.Disks {
+		found.add(disk, where, b.Filesystem, p.counted(b))
+	}
+	for _, disk := range b.Lower {
+		found.add(disk, where, "", onlyReads)
+	}
+	// What a container only reads is somebody else's, and often on a network.
+	if b.Reason != "" && writable {
+		p.diskless(where, b.Reason)
+	}
+}
+
+func (p *prober) rawDisk(found *diskSet, where string, device limits.Device) {
+	disk, reason := p.disks.Whole(device)
+	if reason != "" {
+		p.diskless(where, reason)
+		return
+	}
+	found.add(disk, where, "", "")
+}
+
+func (p *prober) diskless(where, reason string) {
+	io := &p.host.IO
+	if len(io.Diskless) == limits.MaxPlaces {
+		io.MoreDiskless++
+		return
+	}
+	io.Diskless = append(io.Diskless, limits.Diskless{Place: where, Reason: reason})
+}
+
+// openable returns the block devices that rules let a container open: those that
+// they name, and of those that they leave open, all that are there. A privileged
+// container has a rule that leaves everything open.
+func (p *prober) openable(rules []limits.DeviceRule) []limits.Device {
+	var devices []limits.Device
+	open := false
+	for _, rule := range rules {
+		switch d := rule.Device; {
+		case !rule.Allow:
+		case d.Major == limits.AnyNumber || d.Minor == limits.AnyNumber:
+			open = true
+		default:
+			devices = append(devices, d)
+		}
+	}
+	if open {
+		all, err := p.disks.Devices()
+		if err != nil {
+			p.diskless("block devices that the container may open", err.Error())
+		}
+		devices = append(devices, all...)
+	}
+	allowed := ruled(rules)
+	seen := make(map[limits.Device]bool, len(devices))
+	return slices.DeleteFunc(devices, func(d limits.Device) bool {
+		again := seen[d]
+		seen[d] = true
+		return again || !allowed(d)
+	})
+}
+
+// ruled returns what reports whether a device may be opened: the last rule about
+// it decides. Rules may be many, and only those that leave a number open have to
+// be gone through.
+func ruled(rules []limits.DeviceRule) func(limits.Device) bool {
+	exact := map[limits.Device]int{}
+	wide := map[limits.DeviceRule]int{}
+	for i, rule := range rules {
+		if rule.Device.Major == limits.AnyNumber || rule.Device.Minor == limits.AnyNumber {
+			wide[rule] = i + 1
+			continue
+		}
+		exact[rule.Device] = i + 1
+	}
+	return func(d limits.Device) bool {
+		last := exact[d]
+		for _, pattern := range [...]limits.Device{
+			{Major: limits.AnyNumber, Minor: limits.AnyNumber}, {Major: d.Major, Minor: limits.AnyNumber}, {Major: limits.AnyNumber, Minor: d.Minor},
+		} {
+			last = max(last, wide[limits.DeviceRule{Allow: true, Device: pattern}], wide[limits.DeviceRule{Device: pattern}])
+		}
+		return last > 0 && rules[last-1].Allow
 	}
 }
 
 // diskSet collects disks, each with all that was found on it.
-type diskSet struct{ list []limits.BlockDevice }
+type diskSet struct {
+	list   []limits.BlockDevice
+	at     map[limits.Device]int // index in list
+	placed map[placed]bool
+}
+
+// placed says that a disk has a place.
+type placed struct {
+	disk  limits.Device
+	place string
+}
 
 func (s *diskSet) add(disk blockdev.Disk, place, filesystem, counted string) {
-	i := slices.IndexFunc(s.list, func(b limits.BlockDevice) bool { return b.Device == disk.Device })
-	if i < 0 {
+	i, ok := s.at[disk.Device]
+	if !ok {
 		i = len(s.list)
+		s.at[disk.Device] = i
 		s.list = append(s.list, limits.BlockDevice{Device: disk.Device, Name: disk.Name})
 	}
 	b := &s.list[i]
-	if !slices.Contains(b.Places, place) {
-		b.Places = append(b.Places, place)
+	if key := (placed{disk.Device, place}); !s.placed[key] {
+		s.placed[key] = true
+		if len(b.Places) < limits.MaxPlaces {
+			b.Places = append(b.Places, place)
+		} else {
+			b.MorePlaces++
+		}
 	}
 	join(&b.Filesystem, filesystem, ", ")
-	join(&b.Counted, counted, "; ")
+	// A layer that is only read adds nothing to what is known of the disk.
+	switch {
+	case b.Counted == onlyReads && counted != "":
+		b.Counted = counted
+	case counted != onlyReads || b.Counted == "":
+		join(&b.Counted, counted, "; ")
+	}
 }
+
+// onlyReads is what is counted on the disk of an overlay's lower layer.
+const onlyReads = "reads, of a layer that takes no writes"
 
 // join appends a text that is not there yet.
 func join(list *string, text, separator string) {
@@ -195,6 +317,9 @@ func (p *prober) weightDisks() {
 		return
 	}
 	for _, device := range p.in.Request.IOWeightDevices {
+		if slices.Contains(p.host.IO.WeightDisks, device) {
+			continue // which is there as often as the specification has it
+		}
 		if disk, reason := p.disks.Whole(device); reason == "" && disk.Device == device && p.disks.Scheduler(device) == "bfq" {
 			p.host.IO.WeightDisks = append(p.host.IO.WeightDisks, device)
 		}

@@ -11,6 +11,20 @@ import (
 	"github.com/agentbox/agentbox/pkg/cgroup"
 )
 
+// Place returns the folder, below the mount point of cgroup v2, in which the
+// low-level runtime with this effective user id will create the container's
+// cgroup: the folder of that cgroup, where the specification names it, else the
+// one above it. It need not exist.
+func Place(f cgroup.FS, in Input, euid int) string {
+	p := prober{fs: f, in: in, euid: euid}
+	return p.placeV2()
+}
+
+// placeV2 is the intended folder on cgroup v2.
+func (p *prober) placeV2() string {
+	return p.intended(func() string { return path.Dir(p.ownCgroup("")) })
+}
+
 // intended returns the folder, below the mount point of a hierarchy, in which
 // the low-level runtime will create the container's cgroup, as far as it is
 // known before the create: with an empty cgroupsPath the last part is the
@@ -47,12 +61,15 @@ func (p *prober) intendedSystemd() string {
 	return path.Join(manager, expandSlice(slice))
 }
 
+// maxUnitName is the most bytes in the name of a unit (systemd.unit(5)).
+const maxUnitName = 255
+
 // expandSlice returns the folder of a slice: systemd puts a-b.slice into a.slice
 // (systemd.slice(5)). A name that is not a slice gives "/"; the low-level
-// runtime refuses it.
+// runtime or systemd refuses it.
 func expandSlice(slice string) string {
 	name, ok := strings.CutSuffix(slice, ".slice")
-	if !ok || name == "" || name == "-" || strings.Contains(name, "/") {
+	if !ok || len(slice) > maxUnitName || name == "" || name == "-" || strings.Contains(name, "/") {
 		return "/"
 	}
 	folder, prefix := "", ""
@@ -94,17 +111,28 @@ func (p *prober) ownCgroup(controller string) string {
 	return own
 }
 
-// ancestor returns the deepest folder of the intended cgroup that exists, as a
-// path below the mount point. ok is false when not even the mount point does.
-func (p *prober) ancestor(mount, intended string) (below string, ok bool) {
-	for below = intended; ; below = path.Dir(below) {
-		if p.has(path.Join(mount, below)) {
-			return below, true
-		}
-		if below == "/" {
-			return "", false
-		}
+// ancestor goes down to the intended folder below a mount point, as far as it
+// exists. ok is false when not even the mount point does. It goes down and not
+// up, since the specification may have a path of any length.
+func (p *prober) ancestor(mount, intended string) (at place, ok bool) {
+	if !p.has(mount) {
+		return place{}, false
 	}
+	at.ancestor = mount
+	rest := strings.Trim(intended, "/")
+	for rest != "" {
+		name, below, _ := strings.Cut(rest, "/")
+		next := at.ancestor + "/" + name
+		if !p.has(next) {
+			at.missing = 1 + strings.Count(rest, "/")
+			break
+		}
+		at.ancestor, rest = next, below
+	}
+	if p.in.Systemd || p.in.CgroupsPath == "" {
+		at.missing++ // the last one is not in intended
+	}
+	return at, true
 }
 
 // denied says why no cgroup can be created in a folder; empty when it can.

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/agentbox/agentbox/pkg/note"
+	"github.com/agentbox/agentbox/pkg/smallfile"
 )
 
 const (
@@ -25,7 +25,7 @@ func (p *prober) hasFunction(name string) (bool, error) {
 	if answer, ok := p.recall(name, boot); ok {
 		return answer, nil
 	}
-	f, err := os.Open(p.fs.Path(symbolsFile))
+	f, err := smallfile.Open(p.fs.Path(symbolsFile), 0)
 	if err != nil {
 		return false, err
 	}

@@ -108,7 +108,7 @@ func TestNothingIsNoted(t *testing.T) {
 		{"an empty list", "v2-bare", func(root string) { cgrouptest.Write(t, root, symbolsFile, "") }, Input{}},
 		{"no boot id", "v2-bare", func(root string) { cgrouptest.Remove(t, root, bootIDFile) }, Input{}},
 		{"no io controller", "v2-bare", func(root string) {
-			cgrouptest.Write(t, root, "sys/fs/cgroup/cgroup.controllers", "memory\n")
+			setControllers(t, root, "memory\n")
 		}, Input{}},
 		{"no cgroups", "v2-bare", nil, Input{NoCgroups: true}},
 		{"v1", "v1", nil, Input{CgroupsPath: docker}},

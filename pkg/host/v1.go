@@ -1,7 +1,6 @@
 package host
 
 import (
-	"path"
 	"strings"
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
@@ -58,12 +57,11 @@ func (p *prober) hierarchy(mounts []cgroup.Mount, controller string) (folder, re
 		}
 		return own
 	})
-	below, ok := p.ancestor(m.Point, intended)
+	at, ok := p.ancestor(m.Point, intended)
 	if !ok {
 		return "", m.Point + " is not there"
 	}
-	folder = path.Join(m.Point, below)
-	return folder, p.denied(folder)
+	return at.ancestor, p.denied(at.ancestor)
 }
 
 // missingV1 says why a file of a controller is missing; empty when it is there.

@@ -1,12 +1,7 @@
 package host
 
 import (
-	"os"
 	"path"
-	"slices"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/limits"
@@ -41,33 +36,23 @@ func nameV2(key limits.Key) string {
 }
 
 func (p *prober) probeV2() {
-	intended := p.intended(func() string { return path.Dir(p.ownCgroup("")) })
-	below, ok := p.ancestor(cgroup.MountPoint, intended)
+	at, ok := p.ancestor(cgroup.MountPoint, p.placeV2())
 	if !ok {
 		p.noCgroups(cgroup.MountPoint + " is not there")
 		return
 	}
-	ancestor := path.Join(cgroup.MountPoint, below)
-	if reason := p.denied(ancestor); reason != "" {
+	if reason := p.denied(at.ancestor); reason != "" {
 		p.noCgroups(reason)
 		return
 	}
-	file := p.controllersFile(ancestor)
-	data, err := p.fs.ReadFile(file)
+	missing, err := p.without(at)
 	if err != nil {
 		p.noCgroups("the controllers cannot be read: " + err.Error())
 		return
 	}
-	controllers := strings.Fields(string(data))
-	missing := func(controller string) string {
-		if slices.Contains(controllers, controller) {
-			return ""
-		}
-		return "the " + controller + " controller is not in " + file
-	}
 
-	w := witnesses{p: p, known: []string{cgroup.MountPoint, ancestor}}
-	memory := missing("memory")
+	w := witnesses{p: p, known: []string{cgroup.MountPoint, at.ancestor}}
+	memory := missing["memory"]
 	p.set(limits.KeyMemory, fileMemoryMax, memory)
 	p.set(limits.KeyMemoryHigh, fileMemoryHigh, memory)
 	p.set(limits.KeySwap, fileSwapMax, memory)
@@ -77,13 +62,13 @@ func (p *prober) probeV2() {
 		p.set(limits.KeySwap, fileSwapMax, p.missingSwap(witness))
 		p.host.GroupKill = mechanism(fileOOMGroup, p.missingOOMGroup(witness))
 	}
-	p.set(limits.KeyPids, filePidsMax, missing("pids"))
-	cpu := missing("cpu")
+	p.set(limits.KeyPids, filePidsMax, missing["pids"])
+	cpu := missing["cpu"]
 	if cpu == "" {
 		cpu = p.missingCPUMax(w.find("cpu.weight"))
 	}
 	p.set(limits.KeyCPUs, fileCPUMax, cpu)
-	io := missing("io")
+	io := missing["io"]
 	if io == "" {
 		witness := w.find(fileIOMax)
 		io = p.missingIOMax(witness)
@@ -92,21 +77,6 @@ func (p *prober) probeV2() {
 	for _, key := range limits.IOKeys {
 		p.set(key, fileIOMax, io)
 	}
-}
-
-// controllersFile returns the file that lists which controllers the container's
-// cgroup can have. Who may turn controllers on at the root of the mount, can do
-// so all the way down, and the low-level runtime does. Anybody else has those
-// that the ancestor was given; and if they cannot be turned on there either,
-// those that its children already have.
-func (p *prober) controllersFile(ancestor string) string {
-	const control = "/cgroup.subtree_control"
-	for _, folder := range [...]string{cgroup.MountPoint, ancestor} {
-		if p.access(p.fs.Path(folder+control), unix.W_OK) == nil {
-			return folder + "/cgroup.controllers"
-		}
-	}
-	return ancestor + control
 }
 
 // witnesses are cgroups that may have the files of a controller, so that it can
@@ -150,16 +120,7 @@ func (w *witnesses) list() {
 	if own := w.p.ownCgroup(""); own != "/" {
 		w.children = append(w.children, path.Join(cgroup.MountPoint, own))
 	}
-	f, err := os.Open(w.p.fs.Path(cgroup.MountPoint))
-	if err != nil {
-		return
-	}
-	defer f.Close()
-	// An error leaves what was read until then: a witness is a chance.
-	entries, _ := f.ReadDir(-1)
-	for _, e := range entries {
-		if e.IsDir() && len(w.children) < maxChildren {
-			w.children = append(w.children, path.Join(cgroup.MountPoint, e.Name()))
-		}
+	for _, name := range w.p.subfolders(cgroup.MountPoint, maxChildren) {
+		w.children = append(w.children, path.Join(cgroup.MountPoint, name))
 	}
 }

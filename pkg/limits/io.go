@@ -20,15 +20,17 @@ const (
 	MinIOOps   = 10       // operations per second
 )
 
-// Device is the number of a block device. The zero value is none.
-type Device struct{ Major, Minor uint32 }
+// Device is the number of a block device. The zero value is none. The parts are
+// as wide as in the runtime specification: one below 0 or above 2^32 is the
+// number of a device that does not exist.
+type Device struct{ Major, Minor int64 }
 
 // String writes the number as the kernel does: "8:0".
 func (d Device) String() string {
-	return strconv.FormatUint(uint64(d.Major), 10) + ":" + strconv.FormatUint(uint64(d.Minor), 10)
+	return strconv.FormatInt(d.Major, 10) + ":" + strconv.FormatInt(d.Minor, 10)
 }
 
-// ParseDevice reads "8:0".
+// ParseDevice reads "8:0", as the kernel writes it: parts below 2^32.
 func ParseDevice(text string) (Device, bool) {
 	majorText, minorText, ok := strings.Cut(text, ":")
 	major, err1 := strconv.ParseUint(majorText, 10, 32)
@@ -36,7 +38,7 @@ func ParseDevice(text string) (Device, bool) {
 	if !ok || err1 != nil || err2 != nil {
 		return Device{}, false
 	}
-	return Device{Major: uint32(major), Minor: uint32(minor)}, true
+	return Device{Major: int64(major), Minor: int64(minor)}, true
 }
 
 // MarshalText is String.
@@ -62,8 +64,10 @@ type BlockDevice struct {
 	Device Device `json:"device"`
 	Name   string `json:"name"` // the kernel's: "vda", "dm-0"
 	// Places are the container's paths whose files are on it; for a disk that
-	// the policy or the request names, how it is named there.
-	Places []string `json:"places,omitempty"`
+	// the policy or the request names, how it is named there. Of many, the first
+	// MaxPlaces; MorePlaces is how many there are besides.
+	Places     []string `json:"places,omitempty"`
+	MorePlaces int      `json:"more_places,omitempty"`
 	// Filesystem is the type of the one that takes the container's writes
 	// there; several have a comma between. Empty: not known.
 	Filesystem string `json:"filesystem,omitempty"`
@@ -71,6 +75,11 @@ type BlockDevice struct {
 	// the container on that file system.
 	Counted string `json:"counted,omitempty"`
 }
+
+// MaxPlaces is how many places are listed for one disk, and how many that no
+// disk limit reaches. The rest is only counted: a specification may have any
+// number of mounts, and a report is read by people.
+const MaxPlaces = 100
 
 // Diskless is a place of a container whose I/O no disk limit can reach.
 type Diskless struct {
@@ -85,8 +94,10 @@ type HostIO struct {
 	Disks []BlockDevice
 	// Unknown says that nobody has looked for disks: the container does not exist
 	// yet, or nothing here could limit them.
-	Unknown  bool
-	Diskless []Diskless
+	Unknown bool
+	// Diskless has the first MaxPlaces, MoreDiskless counts those besides.
+	Diskless     []Diskless
+	MoreDiskless int
 
 	// Asked has, for each device that the request names, the disk that limits
 	// it, or why there is none.
@@ -111,6 +122,9 @@ type AskedDisk struct {
 type DiskPlan struct {
 	BlockDevice
 	Limits []DiskLimit `json:"limits,omitempty"` // in the order of IOKeys, without keys that have no limit
+	// Asked says that only the request names the disk: none of the container's
+	// files is known to be there, and a key without a limit is no hole.
+	Asked bool `json:"asked,omitempty"`
 }
 
 // DiskLimit is one planned rate of a disk.
@@ -124,10 +138,12 @@ type DiskLimit struct {
 // IOPlan is what a plan says about I/O beyond the entries of the io keys.
 type IOPlan struct {
 	Disks []DiskPlan `json:"disks,omitempty"` // sorted by device
-	// Diskless are places that no disk limit reaches. NoDisk says that there is
-	// neither such a place nor a disk, so that there is nothing to limit.
-	Diskless []Diskless `json:"diskless,omitempty"`
-	NoDisk   bool       `json:"no_disk,omitempty"`
+	// Diskless are places that no disk limit reaches: the first MaxPlaces, and
+	// how many there are besides. NoDisk says that there is neither such a place
+	// nor a disk, so that there is nothing to limit.
+	Diskless     []Diskless `json:"diskless,omitempty"`
+	MoreDiskless int        `json:"more_diskless,omitempty"`
+	NoDisk       bool       `json:"no_disk,omitempty"`
 	// Weight says that a weight of the request can be set, WeightDisks for
 	// which disks apart, and Files which other io.* files it may write.
 	Weight      bool     `json:"weight,omitempty"`
@@ -155,11 +171,12 @@ func (k Key) On(d Device) Key { return k + Key("@"+d.String()) }
 func (r *resolver) disks() error {
 	host, p := &r.host.IO, &r.plan.IO
 	*p = IOPlan{
-		Diskless:    host.Diskless,
-		NoDisk:      r.looked() && len(host.Disks)+len(host.Diskless) == 0,
-		Weight:      host.Weight.Enforcer == EnforcerKernel,
-		WeightDisks: host.WeightDisks,
-		Files:       host.Files,
+		Diskless:     host.Diskless,
+		MoreDiskless: host.MoreDiskless,
+		NoDisk:       r.looked() && len(host.Disks)+len(host.Diskless) == 0,
+		Weight:       host.Weight.Enforcer == EnforcerKernel,
+		WeightDisks:  host.WeightDisks,
+		Files:        host.Files,
 	}
 	asked := r.askedDisks()
 	for _, disk := range host.Disks {
@@ -167,7 +184,7 @@ func (r *resolver) disks() error {
 	}
 	for device, a := range asked {
 		if !r.behind(device) {
-			p.Disks = append(p.Disks, DiskPlan{BlockDevice: a.BlockDevice})
+			p.Disks = append(p.Disks, DiskPlan{BlockDevice: a.BlockDevice, Asked: true})
 		}
 	}
 	slices.SortFunc(p.Disks, func(a, b DiskPlan) int { return a.Device.compare(b.Device) })
@@ -176,7 +193,7 @@ func (r *resolver) disks() error {
 			return err
 		}
 	}
-	p.Disks = slices.DeleteFunc(p.Disks, func(disk DiskPlan) bool { return len(disk.Limits) == 0 && !r.behind(disk.Device) })
+	p.Disks = slices.DeleteFunc(p.Disks, func(disk DiskPlan) bool { return len(disk.Limits) == 0 && disk.Asked })
 	for _, key := range IOKeys {
 		r.ioEntry(r.plan.entry(key))
 	}
@@ -328,7 +345,7 @@ func (r *resolver) ioEntry(e *Entry) {
 	for _, p := range r.plan.IO.Disks {
 		limit := p.limit(e.Key)
 		if limit == nil {
-			unlimited = unlimited || r.behind(p.Device)
+			unlimited = unlimited || !p.Asked
 			continue
 		}
 		if loosest == nil || limit.Value.looser(loosest.Value) {
@@ -353,7 +370,7 @@ func (r *resolver) ioEntry(e *Entry) {
 	if e.Value.None {
 		return
 	}
-	for _, text := range notOn(r.host.IO.Diskless) {
+	for _, text := range notOn(r.host.IO.Diskless, r.host.IO.MoreDiskless) {
 		e.appendDetail(text)
 	}
 	if loosest != nil {
@@ -365,28 +382,36 @@ func (r *resolver) ioEntry(e *Entry) {
 	}
 }
 
-// notOn says for a person which places no limit reaches: a sentence for each
-// reason, with the first of its places. All of them are in the plan.
-func notOn(places []Diskless) []string {
-	const named = 3
-	var texts []string
-	done := map[string]bool{}
+// notOn says for a person which places no limit reaches: a sentence for each of
+// the first reasons, with the first of its places, and how many are not told.
+func notOn(places []Diskless, more int) []string {
+	const named, reasons = 3, 5
+	groups := map[string][]string{}
+	var order []string
 	for _, d := range places {
-		if done[d.Reason] {
+		if groups[d.Reason] == nil {
+			order = append(order, d.Reason)
+		}
+		groups[d.Reason] = append(groups[d.Reason], d.Place)
+	}
+	var texts []string
+	for i, reason := range order {
+		same := groups[reason]
+		if i >= reasons {
+			more += len(same)
 			continue
 		}
-		done[d.Reason] = true
-		var same []string
-		for _, other := range places {
-			if other.Reason == d.Reason {
-				same = append(same, other.Place)
-			}
-		}
 		where := strings.Join(same[:min(named, len(same))], ", ")
-		if more := len(same) - named; more > 0 {
-			where += fmt.Sprintf(" and %d more", more)
+		if rest := len(same) - named; rest > 0 {
+			where += fmt.Sprintf(" and %d more", rest)
 		}
-		texts = append(texts, "not on "+where+": "+d.Reason)
+		texts = append(texts, "not on "+where+": "+reason)
+	}
+	switch {
+	case more == 1:
+		texts = append(texts, "and not on 1 more place")
+	case more > 1:
+		texts = append(texts, fmt.Sprintf("and not on %d more places", more))
 	}
 	return texts
 }

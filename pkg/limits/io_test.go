@@ -234,7 +234,7 @@ func TestTheDisksOfAPlanAreThoseOfTheHostAndThoseThatAreAsked(t *testing.T) {
 			{Key: KeyIOWriteBPS, Value: Limit(256 * mib), Source: SourceDefault},
 			{Key: KeyIOReadIOPS, Requested: new(Limit(100)), Value: Limit(100), Source: SourceSpec},
 		}},
-		{BlockDevice: BlockDevice{Device: sdb.Device, Name: "sdb", Places: []string{"device 8:16", "device 8:17"}}, Limits: []DiskLimit{
+		{BlockDevice: BlockDevice{Device: sdb.Device, Name: "sdb", Places: []string{"device 8:16", "device 8:17"}}, Asked: true, Limits: []DiskLimit{
 			{Key: KeyIOReadBPS, Requested: new(Limit(mib)), Value: Limit(mib), Source: SourceSpec},
 			{Key: KeyIOWriteBPS, Requested: new(Limit(2 * mib)), Value: Limit(2 * mib), Source: SourceSpec},
 		}},
@@ -269,6 +269,7 @@ func TestThePlanSaysWhetherThereIsADisk(t *testing.T) {
 		"disks":                            {func(*Host) {}, false},
 		"no disk":                          {func(h *Host) { h.IO.Disks = nil }, true},
 		"a network":                        {func(h *Host) { h.IO = HostIO{Diskless: network} }, false},
+		"more of it than are listed":       {func(h *Host) { h.IO = HostIO{Diskless: network, MoreDiskless: 3} }, false},
 		"nobody looked":                    {func(h *Host) { h.IO = HostIO{Unknown: true} }, false},
 		"nobody looks without a mechanism": {func(h *Host) { h.Mechanisms, h.IO = nil, HostIO{} }, false},
 		"nor with one that is no file": {func(h *Host) {
@@ -278,7 +279,7 @@ func TestThePlanSaysWhetherThereIsADisk(t *testing.T) {
 		host := fullHost()
 		c.host(&host)
 		io := mustResolve(t, DefaultPolicy(), asksOf(sdb.Device, KeyIOWriteBPS, Limit(mib)), host).IO
-		if io.NoDisk != c.want || !slices.Equal(io.Diskless, host.IO.Diskless) {
+		if io.MoreDiskless != host.IO.MoreDiskless || io.NoDisk != c.want || !slices.Equal(io.Diskless, host.IO.Diskless) {
 			t.Errorf("%s: no disk %v, diskless %v; want %v, %v", name, io.NoDisk, io.Diskless, c.want, host.IO.Diskless)
 		}
 	}
@@ -479,6 +480,15 @@ func TestStrictModeWithIO(t *testing.T) {
 		{name: "many places without a disk", host: func(h *Host) {
 			h.IO.Diskless = []Diskless{{"/a", "nfs"}, {"/z", "zfs"}, {"/b", "nfs"}, {"/c", "nfs"}, {"/d", "nfs"}, {"/e", "nfs"}}
 		}, refused: "io (not on /a, /b, /c and 2 more: nfs; not on /z: zfs)"},
+		{name: "many reasons", host: func(h *Host) {
+			h.IO.MoreDiskless = 7
+			for i := range MaxPlaces {
+				h.IO.Diskless = append(h.IO.Diskless, Diskless{fmt.Sprintf("/%d", i), fmt.Sprintf("no %d", i)})
+			}
+		}, refused: "io (not on /0: no 0; not on /1: no 1; not on /2: no 2; not on /3: no 3; not on /4: no 4; and not on 102 more places)"},
+		{name: "one more than the reasons that are told", host: func(h *Host) {
+			h.IO.Diskless = []Diskless{{"/a", "1"}, {"/b", "2"}, {"/c", "3"}, {"/d", "4"}, {"/e", "5"}, {"/f", "6"}}
+		}, refused: "not on /e: 5; and not on 1 more place)"},
 		{name: "only places without a disk", host: func(h *Host) { h.IO = HostIO{Diskless: []Diskless{{"/", "9p is a network filesystem"}}} }, refused: "io (not on /: 9p is a network filesystem)"},
 		{name: "no mechanism", host: func(h *Host) { *h = without(*h, "the io controller is off", IOKeys[:]...) }, refused: "io (the io controller is off)"},
 		{
@@ -606,7 +616,7 @@ func FuzzParseDevice(f *testing.F) {
 			}
 			return
 		}
-		var major, minor uint32
+		var major, minor int64
 		if n, err := fmt.Sscanf(d.String()+"\n", "%d:%d\n", &major, &minor); n != 2 || err != nil || d != (Device{major, minor}) {
 			t.Errorf("%q became %v, written as %q", text, d, d.String())
 		}

@@ -16,9 +16,11 @@ type Request struct {
 	Annotations Set
 
 	// Places is where the container's files come from, and RawDisks the block
-	// devices that it gets as such.
-	Places   []Place
-	RawDisks []RawDisk
+	// devices that it gets as such. DeviceRules say in order which others it may
+	// open if it makes a node for them.
+	Places      []Place
+	RawDisks    []RawDisk
+	DeviceRules []DeviceRule
 
 	// Devices holds what the specification asks for single block devices: rates
 	// of the io keys. The number may be that of a partition.
@@ -67,9 +69,26 @@ type Prior struct {
 
 // Place is a part of the container's file tree that comes from the host.
 type Place struct {
-	Path     string // in the container
-	Source   string // on the host: a folder, a file or a device node
+	Path string // in the container
+	// Source is a folder, a file or a device node of the host. With a Type it is
+	// what a file system of that type is mounted from, for the container alone.
+	Source   string
+	Type     string
 	Writable bool
+	// Recursive says that what is mounted below Source comes with it. It can be
+	// written even if the place cannot, unless RecursiveReadOnly.
+	Recursive, RecursiveReadOnly bool
+}
+
+// AnyNumber is a part of a device number that a DeviceRule leaves open.
+const AnyNumber = -1
+
+// DeviceRule is an element of linux.resources.devices, as far as it is about
+// reading or writing block devices. Of all that match a device, the last one
+// counts; without one it cannot be opened.
+type DeviceRule struct {
+	Allow  bool
+	Device Device // each part may be AnyNumber
 }
 
 // RawDisk is a block device that the container can open.

@@ -107,8 +107,8 @@ func limitOf(disk limits.DiskPlan, key limits.Key) (v limits.Value, ok bool) {
 }
 
 // ioKey reports one key over all disks. What is effective is the loosest of
-// them, so that no disk of the container gives more. Where the plan has a rate
-// for the key, a disk without one has no files of the container.
+// them, so that no disk of the container gives more: one without a limit makes the
+// key not hold, unless only the specification names it.
 func (r *reader) ioKey(e limits.Entry) result.Enforcement {
 	info, _ := e.Key.Info()
 	out := result.Enforcement{Unit: result.UnitOf(info), Source: e.Source, Enforcer: limits.EnforcerNone, Precision: "none", Detail: e.Detail}
@@ -126,8 +126,12 @@ func (r *reader) ioKey(e limits.Entry) result.Enforcement {
 			if problem := r.rateProblem(info, disk.Name, want, have, found); problem != "" {
 				out.Detail = join(out.Detail, problem)
 			}
+		} else if have.Value.None && !disk.Asked && e.ByKernel() {
+			problem := "no limit was planned for " + disk.Name
+			r.loseRate(e.Key, problem)
+			out.Detail = join(out.Detail, problem)
 		}
-		if counts := planned || e.Value.None; counts && (loosest == nil || looser(have.Value, loosest.Value)) {
+		if counts := planned || !disk.Asked; counts && (loosest == nil || looser(have.Value, loosest.Value)) {
 			loosest = &have
 		}
 	}
@@ -188,7 +192,7 @@ func ioFile(version int, key limits.Key) string {
 
 // disk reports what holds for one disk.
 func (r *reader) disk(p limits.DiskPlan) result.Disk {
-	out := result.Disk{Device: p.Device, Name: p.Name, Places: p.Places, Filesystem: p.Filesystem, Counted: p.Counted}
+	out := result.Disk{Device: p.Device, Name: p.Name, Places: p.Places, MorePlaces: p.MorePlaces, Filesystem: p.Filesystem, Counted: p.Counted}
 	for key, to := range map[limits.Key]*result.Number{
 		limits.KeyIOReadBPS: &out.ReadBPS, limits.KeyIOWriteBPS: &out.WriteBPS,
 		limits.KeyIOReadIOPS: &out.ReadIOPS, limits.KeyIOWriteIOPS: &out.WriteIOPS,

@@ -439,6 +439,25 @@ func TestBrokenIOIsOnlyIO(t *testing.T) {
 	}
 }
 
+// A disk behind the container's files without a limit makes a key not hold,
+// whatever holds on the others. One that only the specification names does not.
+func TestADiskWithoutALimitOfTheKey(t *testing.T) {
+	for asked, want := range map[bool]string{false: not, true: holds} {
+		plan, err := limits.Resolve(limits.DefaultPolicy(), limits.Request{}, ioHost(2, []limits.BlockDevice{vda, sdb}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan.Mode, plan.StrictRequire = limits.ModeStrict, []limits.Dimension{limits.IO}
+		plan.IO.Disks[0].Limits, plan.IO.Disks[0].Asked = nil, asked // sdb
+		r := reader{fs: cgroup.FS(cgrouptest.Tree(t, "v2")), rlimits: rlimits, plan: plan, at: AtStart}
+		got := r.read(pid)
+		e := got.Enforcement[string(limits.KeyIOReadBPS)]
+		if line(e) != want || (e.Detail == "no limit was planned for sdb") == asked || (len(got.Missing) > 0) == asked {
+			t.Errorf("asked %t: %s, %q, missing %q", asked, line(e), e.Detail, got.Missing)
+		}
+	}
+}
+
 // Units, sources and what was asked for are those of the plan.
 func TestIOEntries(t *testing.T) {
 	c := ioCase{

@@ -97,9 +97,10 @@ type Number = *json.Number
 // Disk is what one disk gives the sandbox. A rate is null where there is no
 // limit, or where it could not be read; the detail of io says that.
 type Disk struct {
-	Device     limits.Device `json:"device"`     // "8:0"
-	Name       string        `json:"name"`       // the kernel's: "sda"
-	Places     []string      `json:"places"`     // the sandbox's paths whose files are on it
+	Device     limits.Device `json:"device"` // "8:0"
+	Name       string        `json:"name"`   // the kernel's: "sda"
+	Places     []string      `json:"places"` // the sandbox's paths whose files are on it: the first of them
+	MorePlaces int           `json:"more_places,omitempty"`
 	Filesystem string        `json:"filesystem"` // that takes its writes there
 	Counted    string        `json:"counted"`    // which I/O the kernel counts there, for a person
 	ReadBPS    Number        `json:"read_bps"`   // bytes per second

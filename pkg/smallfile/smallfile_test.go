@@ -48,6 +48,17 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %q, %v", tt.name, got, err)
 		}
 	}
+	if f, err := smallfile.Open(in("link"), 0); err != nil {
+		t.Error(err)
+	} else {
+		f.Close()
+	}
+	for _, name := range []string{in("fifo"), in("folder"), in("none")} {
+		if f, err := smallfile.Open(name, 0); err == nil {
+			f.Close()
+			t.Errorf("%s is opened", name)
+		}
+	}
 	if _, err := smallfile.Read(in("none"), 8, 0); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}

@@ -227,8 +227,8 @@ func TestUnifiedValuesThatCouldBeReadInTwoWaysAreRefused(t *testing.T) {
 		v2World().mustRefuse(t, resources(fmt.Sprintf(`"unified":{"cpu.max":%s}`, text)), "cpu.max")
 	}
 	for _, value := range []string{
-		"", " ", "\n", "max", "8", "8:", "8:0:0 rbps=1", "-8:0 rbps=1", "sda rbps=1", "8:0 rbps", "8:0 rbps=", "8:0 rbps=0", "8:0 rbps=-1", "8:0 rbps=+1", "8:0 rbps=0100", "8:0 rbps=0x10", "8:0 rbps=1M", "8:0 rbps=MAX",
-		"8:0 bps=1", "8:0 RBPS=1", "8:0 rbps=1,wbps=2", "8:0\u00a0rbps=1", "8:0 rbps=1 254:0 rbps=1", "8:0 rbps=1\nwbps=2", "8:0 rbps=1\n\n254:0 rbps=1", "4294967296:0 rbps=1", "8:0 rbps=18446744073709551616", "8:0 " + strings.Repeat("x", 5000),
+		"", " ", "\n", "max", "8", "8:", "8:0:0 rbps=1", "+8:0 rbps=1", "-:0 rbps=1", "9223372036854775808:0 rbps=1", "sda rbps=1", "8:0 rbps", "8:0 rbps=", "8:0 rbps=0", "8:0 rbps=-1", "8:0 rbps=+1", "8:0 rbps=0100", "8:0 rbps=0x10", "8:0 rbps=1M", "8:0 rbps=MAX",
+		"8:0 bps=1", "8:0 RBPS=1", "8:0 rbps=1,wbps=2", "8:0\u00a0rbps=1", "8:0 rbps=1 254:0 rbps=1", "8:0 rbps=1\nwbps=2", "8:0 rbps=1\n\n254:0 rbps=1", "8:0 rbps=18446744073709551616", "8:0 " + strings.Repeat("x", 5000),
 	} {
 		text, err := json.Marshal(value)
 		if err != nil {
@@ -362,8 +362,10 @@ func TestValuesOfTheWrongKindAreRefusedByName(t *testing.T) {
 		{`{"linux":{"resources":{"blockIO":{"throttleReadBpsDevice":{}}}}}`, "linux.resources.blockIO.throttleReadBpsDevice is an object where a list is expected"},
 		{`{"linux":{"resources":{"blockIO":{"throttleWriteBpsDevice":[null]}}}}`, "linux.resources.blockIO.throttleWriteBpsDevice[0] is null where an object is expected"},
 		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"rate":1},{"major":"8"}]}}}}`, `linux.resources.blockIO.throttleReadIOPSDevice[1].major is "8" where a whole number`},
-		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"major":-1}]}}}}`, "throttleReadIOPSDevice[0].major is -1, which is no device number"},
-		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"minor":4294967296}]}}}}`, "minor is 4294967296, which is no device number"},
+		{`{"linux":{"resources":{"blockIO":{"throttleReadIOPSDevice":[{"major":9223372036854775808}]}}}}`, "throttleReadIOPSDevice[0].major is 9223372036854775808 where a whole number below 2^63 is expected"},
+		{`{"linux":{"resources":{"devices":{}}}}`, "linux.resources.devices is an object where a list is expected"},
+		{`{"linux":{"resources":{"devices":[{"allow":true,"access":5}]}}}`, "linux.resources.devices[0].access is a number where a string is expected"},
+		{`{"linux":{"resources":{"devices":[{},{"minor":"8"}]}}}`, `linux.resources.devices[1].minor is "8" where a whole number`},
 		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":-1}]}}}}`, "linux.resources.blockIO.throttleWriteIOPSDevice[0].rate is -1 where a whole number below 2^64"},
 		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":1e6}]}}}}`, "rate is 1e6 where"},
 		{`{"linux":{"resources":{"blockIO":{"throttleWriteIOPSDevice":[{"rate":18446744073709551616}]}}}}`, "below 2^64"},
@@ -377,7 +379,6 @@ func TestValuesOfTheWrongKindAreRefusedByName(t *testing.T) {
 		{`{"linux":{"devices":[5]}}`, "linux.devices[0] is a number where an object is expected"},
 		{`{"linux":{"devices":[{"type":5}]}}`, "linux.devices[0].type is a number where a string is expected"},
 		{`{"linux":{"devices":[{"type":"b","path":[]}]}}`, "linux.devices[0].path is a list where a string is expected"},
-		{`{"linux":{"devices":[{"type":"b","minor":-1}]}}`, "linux.devices[0].minor is -1, which is no device number"},
 		{`{"root":[]}`, "root is a list where an object is expected"},
 		{`{"root":{"path":5}}`, "root.path is a number where a string is expected"},
 		{`{"mounts":{}}`, "mounts is an object where a list is expected"},

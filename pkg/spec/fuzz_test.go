@@ -164,10 +164,10 @@ var (
 	hostileIOMax   = []string{
 		"", `"8:0 rbps=1048576"`, `"8:0 rbps=1048576 wbps=max riops=50 wiops=max"`, `"8:1 rbps=65536\n8:16 wiops=7\n"`, `"8:0 rbps=max"`, `"8:0"`, `"7:0 rbps=5"`, `"99:9 wbps=5"`, `" 8:0\trbps=1 \n"`,
 		`"8:0 rbps=1\nwiops=5"`, `"8:0 rbps=1\n\n"`, `"8:0 rbps=0"`, `"8:0 rbps=-1"`, `"8:0 rbps=0100"`, `"8:0 rbps=1M"`, `"8:0 rbps"`, `"8:0 rbps="`, `"8:0 bps=1"`, `"8:0 RBPS=1"`, `"8 rbps=1"`, `"8:0:0 rbps=1"`,
-		`"8:0 rbps=1 rbps=2"`, `"8:0\u00a0rbps=1"`, `"8:0 riops=4294967295"`, `"8:0 rbps=9223372036854775808"`, `"4294967296:0 rbps=1"`, `""`, `"max"`, "null", "5",
+		`"8:0 rbps=1 rbps=2"`, `"8:0\u00a0rbps=1"`, `"8:0 riops=4294967295"`, `"8:0 rbps=9223372036854775808"`, `"4294967296:0 rbps=1"`, `"-8:0 rbps=1"`, `"8:0 rbps=18446744073709551615"`, `""`, `"max"`, "null", "5",
 	}
 	hostileIOTexts = []string{
-		"", `"100"`, `"default 50"`, `"default  50\n"`, `"0"`, `"1"`, `"1000"`, `"1001"`, `"10000"`, `"10001"`, `"8:0 100"`, `"default"`, `"default max"`, `"0100"`, `"-1"`, `"100\n200"`, `"99999999999999999999"`, `""`, "null", "5",
+		"", `"100"`, `"default 50"`, `"default  50\n"`, `"0"`, `"1"`, `"1000"`, `"1001"`, `"10000"`, `"10001"`, `"8:0 100"`, `"default"`, `"default max"`, `"0100"`, `"-1"`, `"100\n200"`, `"idle"`, `"restrict-to-be\n"`, `" idle"`, `"99999999999999999999"`, `""`, "null", "5",
 	}
 )
 
@@ -264,7 +264,7 @@ func document(io, s *script) string {
 	s.field(&unified, "cpu.max", hostileCPU)
 	s.field(&unified, s.pick("io.weight", "memory.low", "a/b", "Memory.max"), []string{"", `"5"`, `"max"`})
 	io.field(&unified, "io.max", hostileIOMax)
-	for _, name := range []string{"io.weight", "io.bfq.weight", "io.latency"} {
+	for _, name := range []string{"io.weight", "io.bfq.weight", "io.latency", "io.prio.class"} {
 		if !slices.ContainsFunc(unified, func(f string) bool { return strings.HasPrefix(f, `"`+name+`"`) }) {
 			io.field(&unified, name, hostileIOTexts)
 		}
@@ -293,7 +293,7 @@ func document(io, s *script) string {
 	sub(&resources, "pids", pids)
 	sub(&resources, "cpu", cpu)
 	sub(&resources, "unified", unified)
-	s.field(&resources, "devices", []string{"", `[{"allow":false,"access":"rwm"}]`})
+	s.field(&resources, "devices", []string{"", `[{"allow":false,"access":"rwm"}]`, `[ {"allow":true,"type":"b","major":98,"access":"rw"},{"allow":1,"minor":-7} ]`, `[{"major":"8"}]`, `[{"access":{}}]`, "[5]", "{}", "null"})
 	io.field(&resources, "blockIO", []string{io.blockIO(), "", "null", "{}"})
 	sub(&linux, "resources", resources)
 	s.field(&linux, "cgroupsPath", []string{"", `"/docker/x"`, `"a:b:c"`})

@@ -93,17 +93,11 @@ func readThrottles(req *limits.Request, blockIO *object, field string, key limit
 }
 
 // device reads the fields major and minor.
-func (o *object) device() (limits.Device, error) {
-	var d limits.Device
-	for name, to := range map[string]*uint32{"major": &d.Major, "minor": &d.Minor} {
-		n, _, err := o.integer(name)
-		if err != nil {
+func (o *object) device() (d limits.Device, err error) {
+	for name, to := range map[string]*int64{"major": &d.Major, "minor": &d.Minor} {
+		if *to, _, err = o.integer(name); err != nil {
 			return limits.Device{}, err
 		}
-		if n < 0 || n > math.MaxUint32 {
-			return limits.Device{}, fmt.Errorf("%s is %d, which is no device number", o.at(name), n)
-		}
-		*to = uint32(n)
 	}
 	return d, nil
 }
@@ -143,7 +137,7 @@ func readIOMaxLine(req *limits.Request, line string) (ok bool) {
 	if len(words) == 0 {
 		return false // which the kernel refuses
 	}
-	device, ok := limits.ParseDevice(words[0])
+	device, ok := parseDevice(words[0])
 	if !ok {
 		return false
 	}
@@ -153,15 +147,24 @@ func readIOMaxLine(req *limits.Request, line string) (ok bool) {
 		if i < 0 {
 			return false
 		}
-		rate := int64(0)
+		rate := uint64(0)
 		if value != "max" {
-			if rate, ok = kernelNumber(value); !ok || rate == 0 {
+			if rate, ok = kernelUint(value); !ok || rate == 0 {
 				return false
 			}
 		}
-		askRate(req, device, throttles[i].key, uint64(rate))
+		askRate(req, device, throttles[i].key, rate)
 	}
 	return true
+}
+
+// parseDevice reads a device number whose parts may be out of range, like those
+// of a field.
+func parseDevice(text string) (limits.Device, bool) {
+	majorText, minorText, _ := strings.Cut(text, ":")
+	major, err1 := strconv.ParseInt(majorText, 10, 64)
+	minor, err2 := strconv.ParseInt(minorText, 10, 64)
+	return limits.Device{Major: major, Minor: minor}, err1 == nil && err2 == nil && !strings.Contains(text, "+")
 }
 
 // applyIO sets the planned rates of each disk as fields, which both cgroup
@@ -197,15 +200,42 @@ func (d *Document) applyIO(plan *limits.Plan) (warnings []string, err error) {
 			return false
 		case !slices.Contains(plan.IO.Files, name):
 			reason = "this host has no such file in the container's cgroup"
-		case name == "io.weight" && !isWeight(d.unified[name], 10000), name == "io.bfq.weight" && !isWeight(d.unified[name], 1000):
-			reason = "it is no weight for all disks"
 		default:
+			reason = wrongValue(name, d.unified[name])
+		}
+		if reason == "" {
 			return false
 		}
 		warnings = append(warnings, fmt.Sprintf("io: linux.resources.unified[%.80q] from the spec is dropped: %s", name, reason))
 		return true
 	})
 	return warnings, nil
+}
+
+// ioPrioClasses are the words that every kernel with the file takes (cgroup-v2.rst,
+// IO Priority). Linux 6.5 has promote-to-rt besides.
+var ioPrioClasses = []string{"no-change", "none-to-rt", "restrict-to-be", "idle"}
+
+// wrongValue says why a value of an io.* file could fail the create; empty when
+// the kernel takes it.
+func wrongValue(name, text string) string {
+	switch name {
+	case "io.weight", "io.bfq.weight":
+		most := int64(10000)
+		if name == "io.bfq.weight" {
+			most = 1000
+		}
+		if !isWeight(text, most) {
+			return "it is no weight for all disks"
+		}
+	case "io.prio.class":
+		if !slices.Contains(ioPrioClasses, strings.TrimSuffix(text, "\n")) {
+			return "it is none of " + strings.Join(ioPrioClasses, ", ")
+		}
+	default:
+		return "a value that this kernel refuses would keep the container from starting, and this one cannot be checked"
+	}
+	return ""
 }
 
 func hasLimits(p limits.DiskPlan) bool { return len(p.Limits) > 0 }

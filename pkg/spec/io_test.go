@@ -62,6 +62,10 @@ func TestRatesOfDevicesAreRead(t *testing.T) {
 			"a line for each device", `"unified":{"io.max":"8:0 rbps=1\n254:0\twiops=2 \n"}`,
 			map[limits.Device]limits.Set{sda: {limits.KeyIOReadBPS: limits.Limit(1)}, vda: {limits.KeyIOWriteIOPS: limits.Limit(2)}},
 		},
+		{
+			"the largest numbers of a text", `"unified":{"io.max":"8:0 rbps=9223372036854775807 wbps=9223372036854775808 riops=18446744073709551615"}`,
+			map[limits.Device]limits.Set{sda: {limits.KeyIOReadBPS: limits.Limit(1<<63 - 1), limits.KeyIOWriteBPS: none, limits.KeyIOReadIOPS: none}},
+		},
 		{"the last one of a word that is there twice may be looser", `"unified":{"io.max":"8:0 rbps=1 rbps=2"}`, map[limits.Device]limits.Set{sda: {limits.KeyIOReadBPS: limits.Limit(1)}}},
 		{
 			"missing numbers are 0, and a rate of 0 is no limit", `"blockIO":{"throttleReadBpsDevice":[{"rate":7},{"major":8,"minor":null,"rate":0},{"major":254}]}`,
@@ -117,15 +121,27 @@ func TestPlacesOfTheContainersFiles(t *testing.T) {
 		want       []limits.Place
 	}{
 		{"nothing", `{}`, nil},
-		{"a root without a path", `{"root":{"readonly":true},"mounts":[]}`, nil},
-		{"a relative root", `{"root":{"path":"rootfs"}}`, []limits.Place{{Path: "/", Source: "/bundle/rootfs", Writable: true}}},
-		{"a root outside of the bundle", `{"root":{"path":"../x"}}`, []limits.Place{{Path: "/", Source: "/x", Writable: true}}},
-		{"an absolute root that is read only", `{"root":{"path":"/srv/../r","readonly":true}}`, []limits.Place{{Path: "/", Source: "/srv/../r"}}},
-		{"a root that is writable in so many words", `{"root":{"path":"/r","readonly":false},"mounts":null}`, []limits.Place{{Path: "/", Source: "/r", Writable: true}}},
+		{"no root", `{"root":null}`, nil},
+		{"a root without a path is the bundle", `{"root":{"readonly":true},"mounts":[]}`, []limits.Place{{Path: "/", Source: "/bundle", Recursive: true}}},
+		{"a root with an empty path is the bundle", `{"root":{"path":""}}`, []limits.Place{{Path: "/", Source: "/bundle", Writable: true, Recursive: true}}},
+		{"a relative root", `{"root":{"path":"rootfs"}}`, []limits.Place{{Path: "/", Source: "/bundle/rootfs", Writable: true, Recursive: true}}},
+		{"a root outside of the bundle", `{"root":{"path":"../x"}}`, []limits.Place{{Path: "/", Source: "/x", Writable: true, Recursive: true}}},
+		{"an absolute root that is read only", `{"root":{"path":"/srv/../r","readonly":true}}`, []limits.Place{{Path: "/", Source: "/srv/../r", Recursive: true}}},
+		{"a root that is writable in so many words", `{"root":{"path":"/r","readonly":false},"mounts":null}`, []limits.Place{{Path: "/", Source: "/r", Writable: true, Recursive: true}}},
 		{
 			"bind mounts", `{"mounts":[{"destination":"/a","type":"bind","source":"/src/a"},{"destination":"/b","source":"data/b","options":["nosuid","rbind","ro"]},
-				{"destination":"/c","type":"none","source":"/c","options":["bind"]},{"destination":"/d","type":"bind"}]}`,
-			[]limits.Place{{Path: "/a", Source: "/src/a", Writable: true}, {Path: "/b", Source: "/bundle/data/b"}, {Path: "/c", Source: "/c", Writable: true}},
+				{"destination":"/c","type":"none","source":"/c","options":["bind"]},{"destination":"/d","type":"bind"},{"destination":"/e","type":"overlay","source":"/e","options":["bind"]},{"destination":"/f","source":"/./dev/sdb"}]}`,
+			[]limits.Place{
+				{Path: "/a", Source: "/src/a", Writable: true},
+				{Path: "/b", Source: "/bundle/data/b", Recursive: true},
+				{Path: "/c", Source: "/c", Writable: true},
+				{Path: "/e", Source: "/e", Writable: true},
+				{Path: "/f", Source: "/./dev/sdb", Writable: true},
+			},
+		},
+		{
+			"read only, and what is mounted below too", `{"mounts":[{"destination":"/a","type":"bind","source":"/a","options":["rbind","rro"]},{"destination":"/b","type":"bind","source":"/b","options":["rro","rbind","rrw"]}]}`,
+			[]limits.Place{{Path: "/a", Source: "/a", Recursive: true, RecursiveReadOnly: true}, {Path: "/b", Source: "/b", Writable: true, Recursive: true}},
 		},
 		{
 			"the last of ro and rw counts", `{"mounts":[{"destination":"/a","type":"bind","source":"/a","options":["ro","rw"]},{"destination":"/b","type":"bind","source":"/b","options":["rw","ro"]}]}`,
@@ -133,12 +149,30 @@ func TestPlacesOfTheContainersFiles(t *testing.T) {
 		},
 		{
 			"overlays", `{"mounts":[{"destination":"/o","type":"overlay","source":"overlay","options":["lowerdir=/l","upperdir=up","workdir=/w"]},{"destination":"/l","type":"overlay","source":"overlay","options":["lowerdir=/l:/m"]}]}`,
-			[]limits.Place{{Path: "/o", Source: "/bundle/up", Writable: true}},
+			[]limits.Place{{Path: "/o", Source: "/bundle/up", Writable: true}, {Path: "/o", Source: "/l"}, {Path: "/l", Source: "/l"}, {Path: "/l", Source: "/m"}},
 		},
+		{
+			"an overlay with several options in a text, and two that are written", `{"mounts":[{"destination":"/o","type":"overlay","options":["lowerdir=/l:m,upperdir=/tmp/u","upperdir=/u,workdir=/w","ro"]}]}`,
+			[]limits.Place{{Path: "/o", Source: "/u"}, {Path: "/o", Source: "/l"}, {Path: "/o", Source: "/bundle/m"}},
+		},
+		{"an overlay without layers", `{"mounts":[{"destination":"/o","type":"overlay","source":"/dev/sdb"}]}`, nil},
 		{
 			"a file system on a device", `{"mounts":[{"destination":"/v","type":"ext4","source":"/dev/vdb","options":["ro"]},{"destination":"/t","type":"tmpfs","source":"tmpfs"},
 				{"destination":"/proc","type":"proc","source":"proc"},{"destination":"/n","type":"nfs","source":"srv:/x"},{"destination":"/e"}]}`,
-			[]limits.Place{{Path: "/v", Source: "/dev/vdb"}},
+			[]limits.Place{
+				{Path: "/v", Source: "/dev/vdb", Type: "ext4"},
+				{Path: "/t", Source: "/bundle/tmpfs", Type: "tmpfs", Writable: true},
+				{Path: "/proc", Source: "/bundle/proc", Type: "proc", Writable: true},
+				{Path: "/n", Source: "/bundle/srv:/x", Type: "nfs", Writable: true},
+			},
+		},
+		{
+			"a file system on a device by another name", `{"mounts":[{"destination":"/v","type":"ext4","source":"/./dev/vdb"},{"destination":"/w","type":"xfs","source":"disk"},{"destination":"/z","type":"zfs","source":""}]}`,
+			[]limits.Place{
+				{Path: "/v", Source: "/./dev/vdb", Type: "ext4", Writable: true},
+				{Path: "/w", Source: "/bundle/disk", Type: "xfs", Writable: true},
+				{Path: "/z", Source: "/bundle", Type: "zfs", Writable: true},
+			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -160,6 +194,69 @@ func TestBlockDevicesOfTheContainer(t *testing.T) {
 		if got := mustRequest(t, text).RawDisks; !slices.Equal(got, want) {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
 		}
+	}
+}
+
+func TestBlockDevicesThatTheContainerMayOpen(t *testing.T) {
+	const all = limits.AnyNumber
+	for _, c := range []struct {
+		name, text string
+		want       []limits.DeviceRule
+	}{
+		{"nothing", `"devices":null`, nil},
+		{
+			"what Docker writes", `"devices":[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":5,"access":"rwm"},{"allow":true,"type":"c","access":"m"},{"allow":true,"type":"b","access":"m"}]`,
+			[]limits.DeviceRule{{Device: limits.Device{Major: all, Minor: all}}},
+		},
+		{"privileged", `"devices":[{"allow":true,"access":"rwm"}]`, []limits.DeviceRule{{Allow: true, Device: limits.Device{Major: all, Minor: all}}}},
+		{
+			"one device", `"devices":[{"allow":true,"type":"b","major":8,"minor":17,"access":"r"},{"allow":true,"type":"b","major":8,"minor":0,"access":"mw"}]`,
+			[]limits.DeviceRule{{Allow: true, Device: limits.Device{Major: 8, Minor: 17}}, {Allow: true, Device: sda}},
+		},
+		{
+			"a kind of device", `"devices":[{"allow":true,"type":"b","major":98,"access":"rwm"},{"allow":true,"type":"b","major":-1,"minor":3,"access":"rwm"}]`,
+			[]limits.DeviceRule{{Allow: true, Device: limits.Device{Major: 98, Minor: all}}, {Allow: true, Device: limits.Device{Major: all, Minor: 3}}},
+		},
+		{
+			"all devices, whatever number stands there", `"devices":[{"allow":true,"type":"a","major":8,"minor":0,"access":"w"}]`,
+			[]limits.DeviceRule{{Allow: true, Device: limits.Device{Major: all, Minor: all}}},
+		},
+		{
+			"what takes something away", `"devices":[{"allow":false,"type":"b","major":8,"minor":0,"access":"wr"},{"type":"a","major":8,"minor":0,"access":"rwm"},{"allow":false,"type":"b","access":"r"},{"allow":false,"access":"w"},{"allow":false,"type":"c","access":"rw"}]`,
+			[]limits.DeviceRule{{Device: sda}, {Device: sda}},
+		},
+		{"a rule without an access", `"devices":[{"allow":true},{"allow":true,"type":"b","access":""},{"allow":false}]`, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := mustRequest(t, resources(c.text)).DeviceRules; !slices.Equal(got, c.want) {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// A number that no device can have is that of a device which is not there.
+func TestDeviceNumbersOutOfRangeAreNoRefusal(t *testing.T) {
+	for text, device := range map[string]string{
+		`"blockIO":{"throttleReadBpsDevice":[{"major":-1,"minor":0,"rate":5}]}`:                   "-1:0",
+		`"blockIO":{"throttleReadBpsDevice":[{"major":8,"minor":4294967296,"rate":5}]}`:           "8:4294967296",
+		`"blockIO":{"throttleReadBpsDevice":[{"major":9223372036854775807,"minor":-9,"rate":5}]}`: "9223372036854775807:-9",
+		`"unified":{"io.max":"4294967304:0 rbps=5"}`:                                              "4294967304:0",
+		`"unified":{"io.max":"-8:0 rbps=5"}`:                                                      "-8:0",
+		`"blockIO":{"throttleReadBpsDevice":[{"major":4294967304,"minor":4294967296,"rate":5}]}`:  "4294967304:4294967296",
+	} {
+		w := v2World()
+		data := resources(text)
+		r := w.mustRewrite(t, data)
+		w.verify(t, []byte(data), r)
+		parts{"io_read_bps: 5 of device " + device + " from the spec is dropped: this host does not know it"}.check(t, r)
+	}
+	w := weightWorld()
+	w.policy.Defaults = limits.Set{}
+	const weights = `"blockIO":{"weightDevice":[{"major":4294967304,"minor":-1,"weight":300}]}`
+	parts{"io: the weight of device 4294967304:-1 from the spec is dropped"}.check(t, w.mustRewrite(t, resources(weights)))
+	if got := mustRequest(t, `{"linux":{"devices":[{"type":"b","path":"/dev/x","major":-1,"minor":4294967296}]}}`).RawDisks; !slices.Equal(got, []limits.RawDisk{{Path: "/dev/x", Device: limits.Device{Major: -1, Minor: 1 << 32}}}) {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -347,6 +444,8 @@ func TestWeightsStayWhereTheyCanBeSet(t *testing.T) {
 
 func TestIOFilesOfTheUnifiedMapStayWhereTheyCanBeWritten(t *testing.T) {
 	const noFile, noWeight = "this host has no such file in the container's cgroup", "it is no weight for all disks"
+	const noClass = "it is none of no-change, none-to-rt, restrict-to-be, idle"
+	const unchecked = "a value that this kernel refuses would keep the container from starting, and this one cannot be checked"
 	for _, c := range []struct {
 		name, file, text string
 		dropped          string // why on a host with the files; empty: it stays
@@ -369,7 +468,14 @@ func TestIOFilesOfTheUnifiedMapStayWhereTheyCanBeWritten(t *testing.T) {
 		{"too large for bfq", "io.bfq.weight", "1001", noWeight},
 		{"0 for bfq", "io.bfq.weight", "0", noWeight},
 		{"a weight of one device for bfq", "io.bfq.weight", "8:0 100", noWeight},
-		{"another file is the low-level runtime's to judge", "io.latency", "8:0 target=10", ""},
+		{"a class", "io.prio.class", "idle", ""},
+		{"a class and the end of a line", "io.prio.class", "restrict-to-be\n", ""},
+		{"a class of old", "io.prio.class", "none-to-rt", ""},
+		{"no change of the class", "io.prio.class", "no-change", ""},
+		{"a class that not every kernel has", "io.prio.class", "promote-to-rt", noClass},
+		{"a class and space, which the kernel refuses", "io.prio.class", " idle", noClass},
+		{"no class", "io.prio.class", "", noClass},
+		{"a file with values that cannot be checked", "io.latency", "8:0 target=10", unchecked},
 		{"a file that is not there", "io.cost.qos", "8:0 enable=1", noFile},
 		{"no file at all", "io.", "x", noFile},
 		{"a long name", "io." + strings.Repeat("x", 5000), "1", noFile},

@@ -38,6 +38,9 @@ func (d *Document) Request(bundle string) (limits.Request, error) {
 	if req.RawDisks, err = d.rawDisks(); err != nil {
 		return limits.Request{}, err
 	}
+	if req.DeviceRules, err = d.deviceRules(); err != nil {
+		return limits.Request{}, err
+	}
 	req.Kubernetes = d.kubernetes()
 	return req, nil
 }
@@ -219,10 +222,19 @@ const kernelSpace = " \t\n\v\f\r"
 // of these files takes a leading zero for octal: refused, so that a value is
 // never read in two ways.
 func kernelNumber(text string) (int64, bool) {
+	n, ok := kernelUint(text)
+	if !ok || n > math.MaxInt64 {
+		return 0, false
+	}
+	return int64(n), true
+}
+
+// kernelUint is kernelNumber for files that hold 64 bits without a sign.
+func kernelUint(text string) (uint64, bool) {
 	if text == "" || text[0] < '0' || text[0] > '9' || text[0] == '0' && text != "0" {
 		return 0, false
 	}
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseUint(text, 10, 64)
 	return n, err == nil
 }
 

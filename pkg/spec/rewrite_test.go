@@ -142,7 +142,7 @@ func noCgroupWorld() world {
 func weightWorld() world {
 	w := v2World()
 	w.host.IO.Weight = limits.Mechanism{Name: "io.weight", Enforcer: limits.EnforcerKernel}
-	w.bfq, w.ioFiles = []limits.Device{sda, sdb}, []string{"io.bfq.weight", "io.latency", "io.weight"}
+	w.bfq, w.ioFiles = []limits.Device{sda, sdb}, []string{"io.bfq.weight", "io.latency", "io.prio.class", "io.weight"}
 	return w
 }
 

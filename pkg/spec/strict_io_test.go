@@ -134,7 +134,7 @@ func (w world) keepsIO(name, text string) bool {
 	weight := regexp.MustCompile(`^[ \t\n\v\f\r]*(?:default [ \t\n\v\f\r]*)?([1-9][0-9]{0,4})[ \t\n\v\f\r]*$`).FindStringSubmatch(text)
 	most := map[string]int{"io.weight": 10_000, "io.bfq.weight": 1000}[name]
 	if most == 0 {
-		return true
+		return name == "io.prio.class" && regexp.MustCompile(`^(no-change|none-to-rt|restrict-to-be|idle)\n?$`).MatchString(text)
 	}
 	if weight == nil {
 		return false
@@ -157,7 +157,7 @@ func (w world) verifyIO(t *testing.T, before, after *specs.Spec, out *rewritten)
 	in, is := resourcesOf(before), resourcesOf(after)
 	asked := map[limits.Device]rates{}
 	for d, list := range ratesOf(in) {
-		found, known := w.devices[limits.Device{Major: uint32(d.major), Minor: uint32(d.minor)}]
+		found, known := w.devices[limits.Device{Major: d.major, Minor: d.minor}]
 		known = known && found.Reason == ""
 		for word, rate := range list {
 			key := ioWords[word]
@@ -177,7 +177,7 @@ func (w world) verifyIO(t *testing.T, before, after *specs.Spec, out *rewritten)
 	got := map[limits.Device]rates{}
 	for word, list := range throttlesOf(is) {
 		for _, td := range list {
-			disk := limits.Device{Major: uint32(td.Major), Minor: uint32(td.Minor)}
+			disk := limits.Device{Major: td.Major, Minor: td.Minor}
 			if got[disk] == nil {
 				got[disk] = rates{}
 			}
@@ -266,7 +266,7 @@ func (w world) verifyWeights(t *testing.T, in, is *specs.LinuxResources, out *re
 	}
 	var want []specs.LinuxWeightDevice
 	for _, wd := range was.WeightDevice {
-		d, weight := limits.Device{Major: uint32(wd.Major), Minor: uint32(wd.Minor)}, number(wd.Weight)
+		d, weight := limits.Device{Major: wd.Major, Minor: wd.Minor}, number(wd.Weight)
 		if weight >= 10 && weight <= 1000 && w.byKernelIO(limits.KeyIOReadBPS) && slices.Contains(w.bfq, d) {
 			wd.LeafWeight = nil
 			want = append(want, wd)
@@ -305,7 +305,7 @@ func verifyIOOracle(t *testing.T, r *cgroups.Resources, plan *limits.Plan) {
 		t.Errorf("runc is going to set the weight %d and the leaf weight %d, for which there is no file", r.BlkioWeight, r.BlkioLeafWeight)
 	}
 	for _, wd := range r.BlkioWeightDevice {
-		if d := (limits.Device{Major: uint32(wd.Major), Minor: uint32(wd.Minor)}); wd.LeafWeight != 0 || !slices.Contains(plan.IO.WeightDisks, d) {
+		if d := (limits.Device{Major: wd.Major, Minor: wd.Minor}); wd.LeafWeight != 0 || !slices.Contains(plan.IO.WeightDisks, d) {
 			t.Errorf("runc is going to set the weight of a device %+v", cmp.Or(wd.WeightString(), wd.LeafWeightString()))
 		}
 	}
