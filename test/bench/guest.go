@@ -85,6 +85,11 @@ func measureInGuest(o options, dir string) (r results, err error) {
 			return r, err
 		}
 	}
+	if o.has(partShim) {
+		if r.Shims, err = measureShims(o, filepath.Join(dir, "shims"), name); err != nil {
+			return r, err
+		}
+	}
 	m, err := newMeter(o, filepath.Join(dir, "precision"), name)
 	if err != nil {
 		return r, err

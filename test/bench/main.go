@@ -19,10 +19,11 @@ import (
 const (
 	partStartup = "startup"
 	partCPU     = "cpu"
+	partShim    = "shim"
 	partIO      = "io"
 )
 
-var allParts = []string{partStartup, partCPU, partIO}
+var allParts = []string{partStartup, partShim, partCPU, partIO}
 
 type options struct {
 	bin    string   // folder of the built binaries
@@ -30,7 +31,7 @@ type options struct {
 	engine string   // of test/vm
 	only   []string // the parts
 	pairs  int      // of each start-up figure
-	runs   int      // of each limit
+	runs   int      // of each limit, and pairs of shims
 	write  bool     // the page and the chart too
 	guest  string   // this is the guest: the file for the results
 }
@@ -40,7 +41,7 @@ func parseOptions(args []string) (o options, err error) {
 	set.StringVar(&o.bin, "bin", "bin", "folder of the built binaries")
 	set.StringVar(&o.engine, "engine", "uml", "engine of the guest: uml or qemu")
 	set.IntVar(&o.pairs, "pairs", 40, "pairs for each start-up figure, at least 30 for one that counts")
-	set.IntVar(&o.runs, "runs", 5, "runs for each limit, at least 5 for one that counts")
+	set.IntVar(&o.runs, "runs", 5, "runs for each limit, and shims of each kind, at least 5 for a figure that counts")
 	set.BoolVar(&o.write, "write", false, "write the numbers into docs/benchmarks.md and docs/benchmarks.svg")
 	set.StringVar(&o.tools, "tools", "", "used in the guest: folder of the benchmark's own programs")
 	set.StringVar(&o.guest, "guest", "", "used in the guest: file for the results")
@@ -100,6 +101,7 @@ type results struct {
 	Machine    machine               `json:"machine"`
 	Startup    []comparison          `json:"startup,omitempty"`
 	Sizes      *sizes                `json:"sizes,omitempty"`
+	Shims      *shimMemory           `json:"shims,omitempty"`
 	CPU        []precision.Series    `json:"cpu,omitempty"`
 	IO         []precision.Series    `json:"io,omitempty"`
 	Neighbours []precision.Neighbour `json:"neighbours,omitempty"`
@@ -200,6 +202,11 @@ func measureHost(o options, dir string) (r results, err error) {
 			return r, err
 		}
 		if r.Sizes, err = s.sizes(); err != nil {
+			return r, err
+		}
+	}
+	if o.has(partShim) {
+		if r.Shims, err = measureShims(o, filepath.Join(dir, "shims"), thisHost); err != nil {
 			return r, err
 		}
 	}

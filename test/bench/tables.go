@@ -27,6 +27,9 @@ func sections(host, guest results) []page.Section {
 	if len(host.Startup) > 0 {
 		list = append(list, page.Section{Name: "startup", Blocks: startupBlocks(host, guest)})
 	}
+	if all := present(host.Shims, guest.Shims); len(all) > 0 {
+		list = append(list, page.Section{Name: "shim", Blocks: []page.Block{{Table: shimTable(all)}}})
+	}
 	if all := slices.Concat(host.CPU, guest.CPU); len(all) > 0 {
 		list = append(list, page.Section{Name: "cpu", Blocks: []page.Block{{Text: misses(all)}, {Table: cpuTable(all)}}})
 	}
@@ -190,7 +193,7 @@ func rate(unit precision.Unit, r float64) string {
 }
 
 // parts are the marks that the page has to have.
-var parts = []string{"machine", "startup", "cpu", "io", "neighbour"}
+var parts = []string{"machine", "startup", "shim", "cpu", "io", "neighbour"}
 
 // checkPage returns an error if the numbers cannot be put into the page.
 func checkPage() error {

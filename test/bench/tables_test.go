@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentbox/agentbox/test/bench/internal/page"
 	"github.com/agentbox/agentbox/test/bench/internal/precision"
+	"github.com/agentbox/agentbox/test/bench/internal/shims"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -25,6 +26,10 @@ func samples() (host, guest results) {
 			{Name: "run / bare runc", Pairs: 40, A: 0.0672, B: 0.036, Ratio: 1.84, Low: 1.67, High: 2.14},
 		},
 		Sizes: &sizes{Binary: 5 << 20, Memory: 9 << 20},
+		Shims: &shimMemory{Place: thisHost, Containerd: "1.6.20", Pairs: []shims.Pair{{
+			Agentbox: shims.Sample{One: shims.Memory{PSS: 11 << 20, Anonymous: 3 << 20}, Pod: shims.Memory{PSS: 12 << 20}},
+			Runc:     shims.Sample{One: shims.Memory{PSS: 12 << 20, Anonymous: 2 << 20}, Pod: shims.Memory{PSS: 13 << 20}},
+		}}},
 		CPU: []precision.Series{
 			{Place: thisHost, What: "4 threads that compute", Unit: precision.CPUs, Limit: 0.25, Kernel: []float64{0.249, 0.25, 0.251}, Free: 1.99, Tolerance: 0.04},
 			{Place: thisHost, What: "4 threads that compute", Unit: precision.CPUs, Limit: 1, Kernel: []float64{0.9, 0.95, 1}, Free: 1.99, Tolerance: 0.04},
@@ -35,6 +40,10 @@ func samples() (host, guest results) {
 	}
 	guest = results{
 		Machine: machine{Name: "user-mode Linux", Kernel: "7.2.7", Cgroup: 2, CPUs: 1, MemoryMiB: 3005, Runc: "1.3.6", Go: "1.26.8"},
+		Shims: &shimMemory{Place: "user-mode Linux", Containerd: "2.1.9", Pairs: []shims.Pair{{
+			Agentbox: shims.Sample{One: shims.Memory{PSS: 20 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 24 << 20}},
+			Runc:     shims.Sample{One: shims.Memory{PSS: 16 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 18 << 20}},
+		}}},
 		Startup: []comparison{{Name: "create without the note / with it", Pairs: 40, A: 0.02, B: 0.02, Ratio: 1, Low: 0.9, High: 1.1}},
 		CPU: []precision.Series{
 			{Place: "user-mode Linux", What: "4 threads that compute", Unit: precision.CPUs, Limit: 0.5, Kernel: []float64{0.5}, Free: 0.51, Tolerance: 0.04},
@@ -103,6 +112,9 @@ func TestSections(t *testing.T) {
 	}
 	if got := names(sections(results{CPU: host.CPU}, results{CPU: guest.CPU})); got != "machine cpu" {
 		t.Errorf("CPU alone: %s", got)
+	}
+	if got := names(sections(results{}, results{Shims: guest.Shims})); got != "machine shim" {
+		t.Errorf("shims alone: %s", got)
 	}
 	if got := names(sections(results{}, results{IO: guest.IO})); got != "machine io" {
 		t.Errorf("I/O alone: %s", got)

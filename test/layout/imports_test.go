@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -128,6 +129,33 @@ func TestOnlyTheShimLinksContainerd(t *testing.T) {
 	}
 	if !found {
 		t.Fatal("the shim is not in the list")
+	}
+}
+
+// TestTheShimStaysLight: each container or pod has one, and what it links is in
+// its memory. The build tag keeps gRPC out, which the shim does not speak, and
+// with it HTTP, TLS and templates: 40 % of the program.
+func TestTheShimStaysLight(t *testing.T) {
+	const tag = "-tags no_grpc"
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(makefile), tag) {
+		t.Errorf("the Makefile does not build with %s", tag)
+	}
+	out, err := exec.Command("go", "list", "-deps", "-tags", "no_grpc", module+"cmd/containerd-shim-agentbox-v1").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, "github.com/containerd/ttrpc") {
+		t.Fatal("this is not the list of a shim")
+	}
+	for _, dep := range []string{"google.golang.org/grpc", "net/http", "crypto/tls", "text/template"} {
+		if slices.Contains(deps, dep) {
+			t.Errorf("the shim links %s", dep)
+		}
 	}
 }
 
