@@ -61,7 +61,7 @@ The JSON is described in docs/doctor.md.`,
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return d.run(cmd.Context(), opts, cmd.OutOrStdout())
+			return d.run(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -86,14 +86,15 @@ func dimensionNames() []string {
 }
 
 // run prints the report. The error says why this host is not ready.
-func (d *doctorFlags) run(ctx context.Context, opts *options, stdout io.Writer) error {
+func (d *doctorFlags) run(ctx context.Context, opts *options, stdout, stderr io.Writer) error {
 	required, err := d.required()
 	if err != nil {
 		return usageError{err}
 	}
-	cfg, cfgErr := loadConfig(opts.config)
+	path := cmp.Or(opts.config, config.DefaultPath)
+	cfg, cfgErr := wait(stderr, path, patience, func() (*config.File, error) { return loadConfig(opts.config) })
 	report := doctor.Examine(doctor.Gather(ctx, doctor.Options{
-		ConfigPath:  cmp.Or(opts.config, config.DefaultPath),
+		ConfigPath:  path,
 		Config:      cfg,
 		ConfigErr:   cfgErr,
 		CgroupsPath: d.cgroup,

@@ -33,8 +33,8 @@ Live sandboxes can be read by root only, kept results also by the group that the
 configuration names (docker). A configuration file that is missing or wrong does
 not stop inspect: it says so and looks at the default folder of results.
 
-The exit code is 0 when every sandbox was found, and 1 when one was not, or
-anything else went wrong.`,
+The exit code is 0 when every sandbox was found, 2 for a flag with nothing in it,
+and 1 when a sandbox was not found, or anything else went wrong.`,
 		Example: `  agentbox inspect agent-7
   agentbox inspect 4f1c 77ab
   agentbox inspect --json agent-7 | jq -r '.status + " " + .error_code'

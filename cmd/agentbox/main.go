@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/agentbox/agentbox/pkg/config"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -50,6 +52,45 @@ func say(w io.Writer, text string) {
 	fmt.Fprintln(w, "agentbox: "+clean(strings.Join(strings.Fields(text), " ")))
 }
 
+// emptyFlag finds a flag that was given with nothing in it, as by a variable of
+// the shell that is not set: it does not mean the same as no flag.
+func emptyFlag(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		list, isList := f.Value.(pflag.SliceValue)
+		if isList && len(list.GetSlice()) > 0 || !isList && f.Value.String() != "" {
+			return
+		}
+		name, _ := pflag.UnquoteUsage(f)
+		err = usageError{fmt.Errorf("--%s is empty: give the %s, or leave the flag out", f.Name, name)}
+	})
+	return err
+}
+
+// patience is how long a command waits for an answer before it says so.
+const patience = 2 * time.Second
+
+// wait returns what a look finds. It goes on for as long as it takes, as in the
+// runtime: a network filesystem can come back.
+func wait[T any](stderr io.Writer, name string, patience time.Duration, look func() (T, error)) (T, error) {
+	type answer struct {
+		found T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		found, err := look()
+		answers <- answer{found, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.found, a.err
+	case <-time.After(patience):
+	}
+	say(stderr, "still waiting for "+name+", which does not answer: the server or the FUSE process behind it may be gone")
+	a := <-answers
+	return a.found, a.err
+}
+
 // options are the flags of every command.
 type options struct {
 	config string // empty: config.DefaultPath, which need not be there
@@ -68,6 +109,9 @@ runtime of Docker, containerd, CRI-O and Podman.`,
   agentbox inspect agent-7                       # by the engine's name
   agentbox inspect 4f1c                          # by the beginning of the id
   agentbox inspect --json 4f1c | jq -r .status   # for a program`,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return emptyFlag(cmd.Flags())
+		},
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/config"
 	"github.com/agentbox/agentbox/pkg/decide"
 	"github.com/agentbox/agentbox/pkg/host"
@@ -32,7 +34,8 @@ type planner struct {
 	asJSON      bool
 	diff        bool
 
-	probe func(host.Input) limits.Host // decide.Call.Probe
+	probe  func(host.Input) limits.Host // decide.Call.Probe
+	stderr io.Writer                    // for what is waited for
 }
 
 // verbs are the commands of the runtime that make a plan.
@@ -132,6 +135,8 @@ func (p *planner) check(args []string) error {
 	switch {
 	case len(args) > 1:
 		return usage("plan takes one bundle, not %d: try agentbox plan --help", len(args))
+	case len(args) == 1 && args[0] == "":
+		return usage("the bundle is empty: give a folder, or nothing for the current one")
 	case len(args) == 1 && p.spec != "":
 		return usage("%q is a bundle and --spec is a file in place of one: give one of them", args[0])
 	case p.asJSON && p.diff:
@@ -164,9 +169,13 @@ type outcome struct {
 
 // run prints the plan. The error says why the container would be refused.
 func (p *planner) run(opts *options, stdout, stderr io.Writer) error {
-	cfg, err := loadConfig(opts.config)
+	p.stderr = stderr
+	cfg, err := wait(stderr, cmp.Or(opts.config, config.DefaultPath), patience, func() (*config.File, error) { return loadConfig(opts.config) })
 	if err != nil {
 		return err
+	}
+	if p.probe == nil {
+		p.probe = probing(stderr)
 	}
 	o, err := p.decide(cfg, opts)
 	if err != nil && cfg.Policy.Mode == limits.ModeOff && !errors.Is(err, fs.ErrNotExist) {
@@ -179,6 +188,20 @@ func (p *planner) run(opts *options, stdout, stderr io.Writer) error {
 	return errors.Join(p.print(stdout, o), err)
 }
 
+// probing is host.Probe that says what it waits for.
+func probing(stderr io.Writer) func(host.Input) limits.Host {
+	return func(in host.Input) limits.Host {
+		in.Look = func(path string, look func()) error {
+			_, err := wait(stderr, path, patience, func() (struct{}, error) {
+				look()
+				return struct{}{}, nil
+			})
+			return err
+		}
+		return host.Probe(cgroup.Host, in)
+	}
+}
+
 // decide does what the runtime does before it touches anything. The outcome
 // comes with a *limits.UnenforceableError too: what strict mode misses on this
 // host is best read beside what is there.
@@ -187,7 +210,7 @@ func (p *planner) decide(cfg *config.File, opts *options) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	doc, err := p.document(path)
+	doc, err := wait(p.stderr, path, patience, func() (*spec.Document, error) { return p.document(path) })
 	if err != nil {
 		return nil, err
 	}

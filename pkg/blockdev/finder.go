@@ -72,6 +72,32 @@ func (f Finder) WithStat(stat func(path string) (Stat, error)) Finder {
 	return f
 }
 
+// Look looks at a path by calling look, once. It can say that this takes long, or
+// give it up and return an error: the server or the process behind a path can be
+// gone, and the kernel waits for it.
+type Look func(path string, look func()) error
+
+// Through returns a finder that looks at paths as f does, through look.
+func (f Finder) Through(look Look) Finder {
+	stat, resolve := f.stat, f.resolve
+	f.stat = func(path string) (Stat, error) {
+		var st Stat
+		var err error
+		if givenUp := look(path, func() { st, err = stat(path) }); givenUp != nil {
+			return Stat{}, givenUp // nobody reads what a late answer sets
+		}
+		return st, err
+	}
+	f.resolve = func(path string) string {
+		var real string
+		if givenUp := look(path, func() { real = resolve(path) }); givenUp != nil {
+			return path
+		}
+		return real
+	}
+	return f
+}
+
 // path returns the real path of an absolute name.
 func (f Finder) path(name string) string { return f.root + name }
 

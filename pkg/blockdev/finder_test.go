@@ -2,6 +2,7 @@ package blockdev
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -530,5 +531,30 @@ func BenchmarkLiveBehind(b *testing.B) {
 	}
 	if data, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
 		b.ReportMetric(float64(strings.Count(string(data), "\n")), "mounts")
+	}
+}
+
+func TestThrough(t *testing.T) {
+	m := recorded(t)
+	var looked []string
+	f := m.finder().Through(func(path string, look func()) error {
+		looked = append(looked, path)
+		if path == "/fast/db" {
+			return errors.New("/fast/db does not answer")
+		}
+		look()
+		return nil
+	})
+	if got := show(f.Behind("/srv/a")); got != show(m.finder().Behind("/srv/a")) {
+		t.Errorf("looked at: %s", got)
+	}
+	if got := show(f.Behind("/fast/db")); got != "- /fast/db does not answer" {
+		t.Errorf("given up: %s", got)
+	}
+	if got := f.resolve("/fast/db"); got != "/fast/db" {
+		t.Errorf("links, given up: %s", got)
+	}
+	if !slices.Equal(looked, []string{"/srv/a", "/fast/db", "/fast/db"}) {
+		t.Errorf("looked at %v", looked)
 	}
 }

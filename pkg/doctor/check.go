@@ -18,6 +18,7 @@ import (
 var checks = []func(*Facts, *resolved) []Finding{
 	checkConfiguration,
 	checkMode,
+	checkSilent,
 	checkRuntime,
 	checkRuntimeFixes,
 	checkSwap,
@@ -31,7 +32,7 @@ var checks = []func(*Facts, *resolved) []Finding{
 }
 
 func one(check string, level Level, fix *Fix, format string, args ...any) []Finding {
-	return []Finding{{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Fix: fix}}
+	return []Finding{{Check: check, Level: level, Text: limits.Shorten(fmt.Sprintf(format, args...), limits.MaxText), Fix: fix}}
 }
 
 // checkConfiguration looks for a file that cannot be used, and for defaults with
@@ -55,6 +56,20 @@ func checkMode(f *Facts, _ *resolved) []Finding {
 		"mode is off in %s: containers get no limit from agentbox, and this report says what they would get", f.Config.Path)
 }
 
+// checkSilent says which paths lead to a file system that does not answer.
+func checkSilent(f *Facts, _ *resolved) []Finding {
+	var list []Finding
+	fix := &Fix{
+		Text:  "see what is mounted on the way, and repair or unmount what is dead",
+		Lines: []string{"findmnt --output TARGET,SOURCE,FSTYPE"}, // asks no file system
+	}
+	for _, silent := range f.Silent {
+		list = append(list, one("no_answer", Warning, fix,
+			"%s does not answer within %s: the server or the FUSE process behind it may be gone, and whoever needs it waits, containers too", silent, patience)...)
+	}
+	return list
+}
+
 // oldestRunc is the one whose command line and behaviour agentbox is made for.
 var oldestRunc = version{major: 1, minor: 1}
 
@@ -62,6 +77,11 @@ func checkRuntime(f *Facts, _ *resolved) []Finding {
 	const name = "runtime"
 	low := f.Runtime
 	switch {
+	case low.Itself:
+		return one(name, Error, &Fix{Text: "name runc or crun as runtime in " + f.Config.Path},
+			"the low-level runtime %s is agentbox-runtime itself: every container is refused", low.Path)
+	case low.Path == "" && low.Problem != "":
+		return one(name, Error, nil, "the low-level runtime %q cannot be found: %s", low.Name, low.Problem)
 	case low.Path == "":
 		return one(name, Error, &Fix{Text: fmt.Sprintf("install %s, or name another low-level runtime in %s", low.Name, f.Config.Path)},
 			"the low-level runtime %q is not there or cannot be run", low.Name)
@@ -195,8 +215,8 @@ func boundLogs(d *Docker) *Fix {
 	maps.Copy(opts, d.Settings.LogOpts)
 	opts["max-size"] = "10m"
 	return setDocker(d, "restart Docker; containers that are there keep their logs as they are",
-		setting{"log-driver", "json-file", "--log-driver=json-file"},
-		setting{"log-opts", opts, "--log-opt=max-size=" + opts["max-size"] + " --log-opt=max-file=" + opts["max-file"]})
+		setting{"log-driver", "json-file", []string{"--log-driver=json-file"}},
+		setting{"log-opts", opts, []string{"--log-opt=max-size=" + opts["max-size"], "--log-opt=max-file=" + opts["max-file"]}})
 }
 
 // setting is one member of daemon.json, and the flags of dockerd that mean the
@@ -204,7 +224,7 @@ func boundLogs(d *Docker) *Fix {
 type setting struct {
 	name  string
 	value any // of strings
-	flags string
+	flags []string
 }
 
 func (s setting) String() string {
@@ -217,7 +237,7 @@ func (s setting) String() string {
 func setDocker(d *Docker, then string, settings ...setting) *Fix {
 	var members, flags []string
 	for _, s := range settings {
-		members, flags = append(members, s.String()), append(flags, s.flags)
+		members, flags = append(members, s.String()), append(flags, words(s.flags))
 	}
 	isFlag := func(s setting) bool { return slices.Contains(d.Flags, s.name) }
 	if slices.ContainsFunc(settings, isFlag) {
@@ -268,7 +288,7 @@ func checkDockerRuntime(f *Facts, _ *resolved) []Finding {
 func register(d *Docker, program string) *Fix {
 	const reload = "reload Docker (systemctl reload docker)"
 	entry := map[string]string{"path": program}
-	flag := "--add-runtime=agentbox=" + program
+	flag := []string{"--add-runtime=agentbox=" + program}
 	if len(d.Settings.Runtimes) == 0 || slices.Contains(d.Flags, "runtimes") {
 		return setDocker(d, reload, setting{"runtimes", map[string]any{"agentbox": entry}, flag})
 	}
@@ -301,8 +321,12 @@ func checkDockerDriver(f *Facts, _ *resolved) []Finding {
 		return nil
 	}
 	opts = append(opts, option+"cgroupfs")
+	var flags []string
+	for _, opt := range opts {
+		flags = append(flags, "--exec-opt="+opt)
+	}
 	return one("docker_cgroup_driver", Warning,
-		setDocker(f.Docker, "restart Docker", setting{"exec-opts", opts, "--exec-opt=" + strings.Join(opts, " --exec-opt=")}),
+		setDocker(f.Docker, "restart Docker", setting{"exec-opts", opts, flags}),
 		"Docker uses the systemd cgroup driver, with which systemd removes the counters of a container that ended: limits hold, verdicts are often missing")
 }
 

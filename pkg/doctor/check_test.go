@@ -66,6 +66,18 @@ func TestFindings(t *testing.T) {
 		{"a runtime that does not run", func(f *Facts) { f.Runtime = Runtime{Name: "runc", Path: "/bin/runc", Problem: "exit status 1"} }, []string{
 			"error runtime: the low-level runtime /bin/runc cannot be used: exit status 1",
 		}},
+		{"a runtime that is agentbox-runtime", func(f *Facts) { f.Runtime = Runtime{Name: "runc", Path: "/bin/runc", Itself: true} }, []string{
+			"error runtime: the low-level runtime /bin/runc is agentbox-runtime itself: every container is refused => name runc or crun as runtime in /etc/agentbox/config.toml",
+		}},
+		{"a runtime on a dead file system", func(f *Facts) {
+			f.Runtime = Runtime{Name: "/mnt/runc", Problem: "/mnt/runc does not answer within 2s"}
+		}, []string{
+			`error runtime: the low-level runtime "/mnt/runc" cannot be found: /mnt/runc does not answer within 2s`,
+		}},
+		{"folders that do not answer", func(f *Facts) { f.Silent = []string{"/mnt", "/srv/x"} }, []string{
+			"warning no_answer: /mnt does not answer within 2s: the server or the FUSE process behind it may be gone, and whoever needs it waits, containers too => see what is mounted on the way, and repair or unmount what is dead | findmnt --output TARGET,SOURCE,FSTYPE",
+			"warning no_answer: /srv/x does not answer within 2s: the server or the FUSE process behind it may be gone, and whoever needs it waits, containers too => see what is mounted on the way, and repair or unmount what is dead | findmnt --output TARGET,SOURCE,FSTYPE",
+		}},
 		{"crun of any age", func(f *Facts) { f.Runtime = Runtime{Path: "/bin/crun", Program: "crun", Version: "0.1"} }, nil},
 		{"runc without a version", runc(""), []string{"info runtime: /usr/sbin/runc does not say which version of runc it is: 1.1 or later is needed"}},
 		{"runc 1.0", runc("1.0.3"), []string{"error runtime: runc 1.0.3 (/usr/sbin/runc) is too old: agentbox needs 1.1 or later => install runc 1.1 or later"}},
@@ -147,6 +159,24 @@ func TestFindings(t *testing.T) {
 		}), []string{logs + logsPut + ` | "log-driver": "json-file", | "log-opts": {"labels":"a","max-file":"9","max-size":"10m"}`}},
 		{"json-file by a flag", dockerd(func(d *Docker) { d.Settings.LogDriver = "json-file"; d.Flags = []string{"log-driver"} }), []string{
 			logs + " => change the flags that dockerd is started with, and restart Docker; containers that are there keep their logs as they are | --log-driver=json-file | --log-opt=max-size=10m --log-opt=max-file=3",
+		}},
+		{"json-file by a flag, with hostile options", dockerd(func(d *Docker) {
+			d.Settings.LogDriver, d.Flags = "json-file", []string{"log-driver", "log-opts"}
+			d.Settings.LogOpts = map[string]string{"max-file": "3; $(reboot)"}
+		}), []string{
+			logs + " => change the flags that dockerd is started with, and restart Docker; containers that are there keep their logs as they are | --log-driver=json-file | --log-opt=max-size=10m '--log-opt=max-file=3; $(reboot)'",
+		}},
+		{"the systemd driver by a flag, with hostile options", dockerd(func(d *Docker) {
+			d.Settings.ExecOpts, d.Flags = []string{"a=`reboot`", "native.cgroupdriver=systemd"}, []string{"exec-opts"}
+		}), []string{
+			systemd + " => change the flags that dockerd is started with, and restart Docker | '--exec-opt=a=`reboot`' --exec-opt=native.cgroupdriver=cgroupfs",
+		}},
+		{"Docker with runtimes by flags, and agentbox in an odd folder", func(f *Facts) {
+			f.Docker, f.Self = docker(), "/opt/a b/agentbox-runtime"
+			f.Docker.Settings.Runtimes, f.Docker.Flags = nil, []string{"runtimes"}
+		}, []string{unknown + " => change the flags that dockerd is started with, and reload Docker (systemctl reload docker) | '--add-runtime=agentbox=/opt/a b/agentbox-runtime'"}},
+		{"a text without an end", func(f *Facts) { f.Runtime = Runtime{Path: "/bin/runc", Problem: strings.Repeat("x", 60_000)} }, []string{
+			"error runtime: " + limits.Shorten("the low-level runtime /bin/runc cannot be used: "+strings.Repeat("x", 60_000), limits.MaxText),
 		}},
 		{"json-file with a bound", dockerd(func(d *Docker) {
 			d.Settings.LogDriver, d.Settings.LogOpts = "json-file", map[string]string{"max-size": "50m"}

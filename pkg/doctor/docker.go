@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 // Where Docker looks when it is not told otherwise (dockerd(8)).
@@ -27,12 +30,55 @@ func parseDocker(data []byte) (DockerSettings, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(&s); err != nil {
-		return DockerSettings{}, fmt.Errorf("it is not the JSON that Docker expects: %w", err)
+		return DockerSettings{}, fmt.Errorf("it is not the JSON that Docker expects: %s", jsonProblem(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return DockerSettings{}, errors.New("there is something after its JSON object")
 	}
 	return s, nil
+}
+
+// jsonProblem says for a person what the JSON library found.
+func jsonProblem(err error) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if wrong.Field == "" {
+			return fmt.Sprintf("it is %s where an object is expected", article(wrong.Value))
+		}
+		return fmt.Sprintf("%s is %s where %s is expected", limits.Shorten(wrong.Field, maxName), article(wrong.Value), kindWords(wrong.Type.Kind()))
+	}
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("at byte %d: %s", syntax.Offset, syntax)
+	}
+	return "it ends in the middle" // io.ErrUnexpectedEOF; reading from memory gives no other
+}
+
+// article names a value of JSON: "number 10" is what the library says of a
+// number, and "array" of a list.
+func article(value string) string {
+	switch kind, _, _ := strings.Cut(value, " "); kind {
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	case "string":
+		return "a text"
+	case "bool":
+		return "true or false"
+	default:
+		return "a " + kind
+	}
+}
+
+// kindWords names what Docker expects, in the words of JSON.
+func kindWords(kind reflect.Kind) string {
+	switch kind {
+	case reflect.String:
+		return "a text"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "an object"
+	}
 }
 
 // parseDockerd reads the command line of a running dockerd, as /proc/PID/cmdline

@@ -24,10 +24,15 @@ func TestParseDocker(t *testing.T) {
 				Runtimes: map[string]DockerRuntime{"agentbox": {Path: "/bin/agentbox-runtime"}, "shim": {Type: "io.containerd.agentbox.v1"}},
 			},
 		},
-		{name: "half a file", text: `{"log-driver": "js`, problem: "not the JSON that Docker expects"},
-		{name: "a number where Docker wants a text", text: `{"log-opts": {"max-size": 10}}`, problem: "not the JSON that Docker expects"},
+		{name: "half a file", text: `{"log-driver": "js`, problem: "not the JSON that Docker expects: it ends in the middle"},
+		{name: "a number where Docker wants a text", text: `{"log-opts": {"max-size": 10}}`, problem: "is a number where a text is expected"},
+		{name: "a list where Docker wants an object", text: `{"runtimes": []}`, problem: "expects: runtimes is a list where an object is expected"},
+		{name: "true where Docker wants a list", text: `{"exec-opts": true}`, problem: "expects: exec-opts is true or false where a list is expected"},
+		{name: "a text where Docker wants an object", text: `{"runtimes": {"x": "/y"}}`, problem: "is a text where an object is expected"},
+		{name: "an object where Docker wants a text", text: `{"data-root": {}}`, problem: "expects: data-root is an object where a text is expected"},
+		{name: "no JSON", text: `{log-driver}`, problem: "expects: at byte 2: invalid character 'l'"},
 		{name: "something behind", text: `{} {}`, problem: "something after its JSON object"},
-		{name: "a list", text: `[]`, problem: "not the JSON that Docker expects"},
+		{name: "a list", text: `[]`, problem: "expects: it is a list where an object is expected"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parseDocker([]byte(c.text))
@@ -36,6 +41,9 @@ func TestParseDocker(t *testing.T) {
 			}
 			if c.problem == "" && err != nil || c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)) {
 				t.Errorf("error %v, want %q", err, c.problem)
+			}
+			if err != nil && strings.Contains(err.Error(), "Go ") {
+				t.Errorf("%v", err)
 			}
 		})
 	}

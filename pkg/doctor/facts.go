@@ -19,6 +19,9 @@ type Facts struct {
 	Results Results
 	Docker  *Docker // nil: there is none
 
+	// Silent are the paths about which there was no answer in time.
+	Silent []string
+
 	Root      bool   // this process is root
 	Systemd   bool   // systemd runs this machine
 	SwapBytes int64  // size of all swap that is on
@@ -105,6 +108,7 @@ type Folder struct {
 type Runtime struct {
 	Name    string // as the configuration has it
 	Path    string // absolute; empty: not found
+	Itself  bool   // it is agentbox-runtime
 	Problem string // why it could not be asked
 	Program string // what it calls itself: "runc"
 	Version string // its own text: "1.1.5+ds1"; empty: it does not say

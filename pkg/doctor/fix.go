@@ -319,16 +319,25 @@ func commandLine(f *Facts, remove, add string) *Fix {
 	return fix
 }
 
-// quote makes a path one word of a shell: whoever may make cgroups chooses their
-// names.
-func quote(path string) string {
+// words makes one line of a shell.
+func words(list []string) string {
+	quoted := make([]string, 0, len(list))
+	for _, word := range list {
+		quoted = append(quoted, quote(word))
+	}
+	return strings.Join(quoted, " ")
+}
+
+// quote makes a path or a flag one word of a shell: whoever may make cgroups
+// chooses their names, and a flag can have any text.
+func quote(word string) string {
 	special := func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/_.-@:,", r)
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/_.-@:,=", r)
 	}
-	if strings.IndexFunc(path, special) < 0 {
-		return path
+	if strings.IndexFunc(word, special) < 0 {
+		return word
 	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // plainWord reports whether a word of the command line can stand in a shell and

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,7 +47,7 @@ func gathererOf(t *testing.T, root string, programs ...string) *gatherer {
 	}
 	return &gatherer{
 		o:  Options{FS: cgroup.FS(root), ConfigPath: "/etc/agentbox/config.toml", Config: systemConfig()},
-		fs: cgroup.FS(root), euid: 0, access: access, disks: blockdev.New(root), lookPath: lookIn(path),
+		fs: cgroup.FS(root), euid: 0, access: access, statOf: os.Stat, disks: blockdev.New(root), lookPath: lookIn(path), root: os.Getuid(),
 	}
 }
 
@@ -213,7 +214,7 @@ func TestGatherDocker(t *testing.T) {
 	}
 
 	cgrouptest.Write(t, root, "run/docker.pid", "77")
-	cgrouptest.Write(t, root, "proc/77/cmdline", string(cmdline("dockerd", "--config-file=/etc/other.json", "--log-driver=local")))
+	process(t, root, "77", "/usr/bin/dockerd", "dockerd", "--config-file=/etc/other.json", "--log-driver=local")
 	cgrouptest.Write(t, root, "etc/other.json", `{"data-root": `)
 	f = machine(t, root)
 	if d := f.Docker; d.File != "/etc/other.json" || !strings.HasPrefix(d.Problem, "/etc/other.json: ") || d.Settings.LogDriver != "local" || !slices.Equal(d.Flags, []string{"log-driver"}) {
@@ -241,18 +242,18 @@ func TestKeeps(t *testing.T) {
 		return access(path, mode)
 	}
 	cgrouptest.Write(t, root, "var/lib/ro/x", "")
-	g := gatherer{fs: cgroup.FS(root), access: readOnly}
+	g := gatherer{fs: cgroup.FS(root), access: readOnly, statOf: os.Stat}
 	for folder, want := range map[string]string{
 		"/var/lib":                  "",
 		"/var/lib/agentbox/results": "",
 		"/nothing/of/it":            "",
-		"/var/lib/ro":               "/var/lib/ro: read-only file system",
+		"/var/lib/ro":               "read-only file system",
 		"/var/lib/ro/a/b":           "/var/lib/ro: read-only file system",
 		"/var/lib/file":             "/var/lib/file is not a folder",
 		"/var/lib/file/results":     "not a directory",
 	} {
 		got := g.keeps(folder)
-		if (got == "") != (want == "") || !strings.Contains(got, want) {
+		if (got == "") != (want == "") || !strings.Contains(got, want) || strings.Contains(got, root) || strings.HasPrefix(got, folder+": ") {
 			t.Errorf("%s: %q, want %q", folder, got, want)
 		}
 	}
@@ -296,4 +297,96 @@ func listing(t *testing.T, root string) []string {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// process adds a process of this user, in the pid namespace of this one.
+func process(t *testing.T, root, pid, program string, args ...string) {
+	t.Helper()
+	cgrouptest.Write(t, root, "proc/"+pid+"/cmdline", string(cmdline(args...)))
+	links := map[string]string{pid + "/exe": program, pid + "/ns/pid": "pid:[4026531836]", "self/ns/pid": "pid:[4026531836]"}
+	for name, target := range links {
+		link(t, target, filepath.Join(root, "proc", name))
+	}
+}
+
+// link makes a symbolic link in place of what is there.
+func link(t *testing.T, target, name string) {
+	t.Helper()
+	_ = os.Remove(name) // mostly, it is not there
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink(target, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A pid file outlives its daemon. Only root's dockerd of this machine is believed.
+func TestWhoIsBelievedToBeDocker(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(root string, g *gatherer)
+		want   bool
+	}{
+		{"dockerd", func(string, *gatherer) {}, true},
+		{"dockerd that was updated", func(root string, _ *gatherer) {
+			link(t, "/usr/bin/dockerd (deleted)", root+"/proc/77/exe")
+		}, true},
+		{"another program with its name", func(root string, _ *gatherer) { link(t, "/usr/bin/sleep", root+"/proc/77/exe") }, false},
+		{"a program that cannot be seen", func(root string, _ *gatherer) { cgrouptest.Remove(t, root, "proc/77/exe") }, false},
+		{"another user's", func(_ string, g *gatherer) { g.root++ }, false},
+		{"one in a container", func(root string, _ *gatherer) { link(t, "pid:[4026539999]", root+"/proc/77/ns/pid") }, false},
+		{"in a namespace that cannot be seen", func(root string, _ *gatherer) { cgrouptest.Remove(t, root, "proc/77/ns/pid") }, false},
+		{"none", func(root string, _ *gatherer) { cgrouptest.Write(t, root, "run/docker.pid", "78") }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := cgrouptest.Tree(t, "v2-7.2")
+			cgrouptest.Write(t, root, "run/docker.pid", "77\n")
+			cgrouptest.Write(t, root, "other.json", `{"data-root": "/other"}`)
+			process(t, root, "77", "/usr/bin/dockerd", "/usr/bin/dockerd", "--config-file=/other.json", "--log-driver=local")
+			g := gathererOf(t, root, "dockerd")
+			c.change(root, g)
+			d := g.gather(context.Background()).Docker
+			if d == nil || (d.File == "/other.json") != c.want || (d.Settings.DataRoot == "/other") != c.want || (d.Settings.LogDriver == "local") != c.want {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+}
+
+// Whatever is put where doctor reads, it reads little and waits for nobody.
+func TestFilesThatAreNone(t *testing.T) {
+	for _, c := range []struct{ name, file string }{
+		{"pid file", "run/docker.pid"},
+		{"daemon.json", "etc/docker/daemon.json"},
+		{"command line of dockerd", "proc/77/cmdline"},
+		{"/proc/swaps", "proc/swaps"},
+		{"/proc/cgroups", "proc/cgroups"},
+		{"/proc/cmdline", "proc/cmdline"},
+		{"release", "proc/sys/kernel/osrelease"},
+	} {
+		for kind, put := range map[string]func(name string) error{
+			"pipe":       func(name string) error { return unix.Mkfifo(name, 0o600) },
+			"no end":     func(name string) error { return os.Symlink("/dev/zero", name) },
+			"very large": func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<40)) },
+		} {
+			t.Run(c.name+", "+kind, func(t *testing.T) {
+				root := cgrouptest.Tree(t, "v2-7.2")
+				cgrouptest.Write(t, root, "run/docker.pid", "77\n")
+				process(t, root, "77", "/usr/bin/dockerd", "dockerd")
+				name := filepath.Join(root, c.file)
+				_ = os.Remove(name) // mostly, it is not there
+				if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), put(name)); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan Facts, 1)
+				go func() { done <- gathererOf(t, root).gather(context.Background()) }()
+				select {
+				case f := <-done:
+					if f.Silent != nil {
+						t.Errorf("given up: %v", f.Silent)
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatal("doctor waits")
+				}
+			})
+		}
+	}
 }

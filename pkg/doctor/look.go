@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -40,7 +41,7 @@ func (g *gatherer) cgroups() {
 	}
 	for _, m := range mounts {
 		used := m.V2 || slices.ContainsFunc(controllersV1[:], m.Has)
-		if used && errors.Is(g.access(g.fs.Path(m.Point), unix.W_OK), unix.EROFS) {
+		if used && errors.Is(g.can(m.Point, unix.W_OK), unix.EROFS) {
 			c.ReadOnly = append(c.ReadOnly, m.Point)
 		}
 	}
@@ -105,7 +106,7 @@ func (g *gatherer) kernel() {
 	k := &g.facts.Kernel
 	k.Release = string(trim(g.read("/proc/sys/kernel/osrelease")))
 	k.Cmdline = string(trim(g.read("/proc/cmdline")))
-	if data, err := g.fs.ReadFile("/proc/cgroups"); err == nil {
+	if data := g.read("/proc/cgroups"); data != nil {
 		k.Controllers = parseControllers(data)
 	}
 	k.Cgroup2 = knows(g.read("/proc/filesystems"), "cgroup2")
@@ -182,13 +183,15 @@ func (g *gatherer) folders(controller string) []string {
 
 // below returns the cgroups right below one, as many as are looked at.
 func (g *gatherer) below(folder string) (list []string) {
-	f, err := os.OpenFile(g.fs.Path(folder), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	entries, _ := f.ReadDir(-1) // what was read until an error will do
-	for _, e := range entries {
+	entries, _ := within(g, folder, func() ([]fs.DirEntry, error) {
+		f, err := os.OpenFile(g.fs.Path(folder), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return f.ReadDir(-1)
+	})
+	for _, e := range entries { // those that were read until an error will do
 		if e.IsDir() && len(list) < maxFolders {
 			list = append(list, folder+"/"+e.Name())
 		}

@@ -5,13 +5,18 @@ import (
 	"compress/gzip"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentbox/agentbox/pkg/cgroup"
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 func TestParseProgram(t *testing.T) {
@@ -56,6 +61,8 @@ func TestAsk(t *testing.T) {
 		{"fails without one", "exit 3", "", "exit status 3", time.Minute},
 		{"does not answer", "exec sleep 60", "", "does not answer --version within 300ms", short},
 		{"leaves a child that holds its output", "sleep 60 &\nexec sleep 60", "", "does not answer", short},
+		{"answers, and leaves a child that holds its output", "echo runc version 1.3.6\nsleep 60 &", "runc version 1.3.6\n", "", time.Second},
+		{"fails, and leaves a child that holds its output", "echo no such thing >&2\nsleep 60 &\nexit 1", "", "exit status 1: no such thing", time.Second},
 		{"says very much", "head -c 1000000 /dev/zero", strings.Repeat("\x00", maxOutput), "", time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,6 +81,113 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+// What a runtime has started ends with it, whether it has answered or not.
+func TestAskLeavesNobodyBehind(t *testing.T) {
+	for _, c := range []struct{ name, text string }{
+		{"does not answer", "sh -c 'sleep 60 & echo $! > \"$0.pid\"; wait' \"$0\""},
+		{"answers", "sleep 60 >&- 2>&- & echo $! > \"$0.pid\"\necho runc version 1.3.6"},
+		{"answers, and its child holds the output", "sleep 60 & echo $! > \"$0.pid\"\necho runc version 1.3.6"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			program := script(t, c.text)
+			out, err := ask(context.Background(), program, time.Second)
+			t.Logf("%q, %v", out, err)
+			data, err := os.ReadFile(program + ".pid")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for began := time.Now(); alive(pid); time.Sleep(10 * time.Millisecond) {
+				if time.Since(began) > 10*time.Second {
+					t.Fatalf("process %d is still there", pid)
+				}
+			}
+		})
+	}
+}
+
+// alive reports whether a process is there, and not just its exit status.
+func alive(pid int) bool {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err == nil && !bytes.Contains(data, []byte(") Z "))
+}
+
+// The path stands in the finding already.
+func TestAskNamesNoPath(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "low")
+	if err := os.WriteFile(name, []byte("\x7fELF"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ask(context.Background(), name, time.Minute)
+	if err == nil || err.Error() != "it cannot be started: exec format error" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAVersionOfSaneLength(t *testing.T) {
+	long := strings.Repeat("1", 60_000)
+	for _, text := range []string{"runc version " + long, long + " version 1"} {
+		program, version, ok := parseProgram(text)
+		if !ok || len(program) > maxName || len(version) > maxName {
+			t.Errorf("%d and %d bytes, %t", len(program), len(version), ok)
+		}
+	}
+	_, err := ask(context.Background(), script(t, "echo "+long+" >&2\nexit 1"), time.Minute)
+	if err == nil || len(err.Error()) > limits.MaxText+20 {
+		t.Errorf("%.80v", err)
+	}
+}
+
+// agentbox-runtime refuses to be its own low-level runtime, and doctor says so.
+func TestRuntimeThatIsAgentbox(t *testing.T) {
+	self := script(t, "echo runc version 1.3.6")
+	other := filepath.Join(t.TempDir(), "runc")
+	if err := os.Symlink(self, other); err != nil {
+		t.Fatal(err)
+	}
+	g := gatherer{fs: cgroup.FS(t.TempDir()), lookPath: lookIn(map[string]string{"runc": other}), facts: Facts{Self: self}}
+	if r := g.runtime(context.Background(), "runc"); !r.Itself || r.Path != other || r.Version != "" {
+		t.Errorf("a link: %+v", r)
+	}
+	g.facts.Self = ""
+	if r := g.runtime(context.Background(), "runc"); r.Itself || r.Version != "1.3.6" {
+		t.Errorf("nobody knows where it is: %+v", r)
+	}
+}
+
+func TestBuiltFrom(t *testing.T) {
+	me, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]string{
+		me: "github.com/agentbox/agentbox/pkg/doctor.test", script(t, "exit 0"): "", "/bin/sh": "", "/nowhere": "", pipe: "", t.TempDir(): "",
+	} {
+		if got := builtFrom(program); got != want {
+			t.Errorf("%s: %q, want %q", program, got, want)
+		}
+	}
+}
+
+// A copy of agentbox-runtime is no less agentbox-runtime than a link to it.
+func TestRuntimeThatIsACopyOfAgentbox(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "runc")
+	if out, err := exec.Command("go", "build", "-o", program, runtimePackage).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	g := gatherer{fs: cgroup.FS(t.TempDir()), lookPath: lookIn(map[string]string{"runc": program})}
+	if r := g.runtime(context.Background(), "runc"); !r.Itself || r.Path != program {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestRuntime(t *testing.T) {
 	good := script(t, "echo runc version 1.3.6")
 	paths := map[string]string{"good": good, "odd": script(t, "echo hello"), "failing": script(t, "exit 1")}
@@ -85,7 +199,7 @@ func TestRuntime(t *testing.T) {
 		{"missing", "", "", ""},
 	} {
 		r := g.runtime(context.Background(), c.name)
-		if r.Name != c.name || r.Path != paths[c.name] || r.Program != c.program || r.Version != c.version || r.Problem != c.problem {
+		if r.Itself || r.Name != c.name || r.Path != paths[c.name] || r.Program != c.program || r.Version != c.version || r.Problem != c.problem {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}

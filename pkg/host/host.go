@@ -37,6 +37,10 @@ type Input struct {
 	// IODevices is limits.Policy.IODevices.
 	IODevices []string
 
+	// Look is how files are looked at on the way to their disks; nil: for as long
+	// as it takes.
+	Look blockdev.Look
+
 	// Notes is a folder that only this user can write, for what holds until the
 	// next boot; empty: nothing is remembered.
 	Notes string
@@ -48,7 +52,11 @@ type Input struct {
 // The cgroups and kernel.pid_max are looked up in f; memory, CPUs and rlimits
 // are those of the running process.
 func Probe(f cgroup.FS, in Input) limits.Host {
-	p := prober{fs: f, in: in, euid: unix.Geteuid(), access: access, disks: blockdev.New(string(f))}
+	disks := blockdev.New(string(f))
+	if in.Look != nil {
+		disks = disks.Through(in.Look)
+	}
+	p := prober{fs: f, in: in, euid: unix.Geteuid(), access: access, disks: disks}
 	return p.probe()
 }
 

@@ -115,9 +115,6 @@ func (p *prober) ownCgroup(controller string) string {
 // exists. ok is false when not even the mount point does. It goes down and not
 // up, since the specification may have a path of any length.
 func (p *prober) ancestor(mount, intended string) (at place, ok bool) {
-	if !p.has(mount) {
-		return place{}, false
-	}
 	at.ancestor = mount
 	rest := strings.Trim(intended, "/")
 	for rest != "" {
@@ -128,6 +125,9 @@ func (p *prober) ancestor(mount, intended string) (at place, ok bool) {
 			break
 		}
 		at.ancestor, rest = next, below
+	}
+	if at.ancestor == mount && !p.has(mount) {
+		return place{}, false
 	}
 	if p.in.Systemd || p.in.CgroupsPath == "" {
 		at.missing++ // the last one is not in intended
