@@ -206,44 +206,65 @@ func TestForegroundRunInATerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, lowLevel string) {
 		c := newBox(t, lowLevel).container(sh("trap 'echo interrupted; exit 5' INT; tty; read line; echo got $line; while :; do sleep 0.05; done"),
 			with(true, "process", "terminal"))
-		master, slave := openTerminal(t)
-		cmd := c.command("run", "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-		c.main = launch(t, cmd)
-		if err := slave.Close(); err != nil {
-			t.Fatal(err)
-		}
-		screen := ""
-		see := func(text string) {
-			t.Helper()
-			eventually(t, 20*time.Second, func() string {
-				_ = master.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-				buf := make([]byte, 4096)
-				n, _ := master.Read(buf)
-				if screen += string(buf[:n]); !strings.Contains(screen, text) {
-					return fmt.Sprintf("the terminal does not show %q: %q", text, screen)
-				}
-				return ""
-			})
-		}
-		typed := func(keys string) {
-			t.Helper()
-			if _, err := master.WriteString(keys); err != nil {
-				t.Fatal(err)
-			}
-		}
-		see("/dev/pts/0")
-		typed("hello\r")
-		see("got hello")
-		typed("\x03")
-		see("interrupted")
+		screen := openScreen(t)
+		c.main = screen.launch(c.command("run", "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID))
+		screen.see("/dev/pts/0")
+		screen.typed("hello\r")
+		screen.see("got hello")
+		screen.typed("\x03")
+		screen.see("interrupted")
 		out, r := c.finish(byRun)
 		if out.Code != 5 {
 			t.Errorf("run ended with %d", out.Code)
 		}
 		wantExit(t, r, "EXITED", 5)
 	})
+}
+
+// Screen is a terminal, and who sits in front of it.
+type Screen struct {
+	t             *testing.T
+	master, slave *os.File
+	shown         string // up to now
+}
+
+func openScreen(t *testing.T) *Screen {
+	t.Helper()
+	master, slave := openTerminal(t)
+	return &Screen{t: t, master: master, slave: slave}
+}
+
+// launch starts a command that has this terminal, once.
+func (s *Screen) launch(cmd *exec.Cmd) *Process {
+	s.t.Helper()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p := launch(s.t, cmd)
+	if err := s.slave.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+// see waits until the terminal has shown a text.
+func (s *Screen) see(text string) {
+	s.t.Helper()
+	eventually(s.t, 20*time.Second, func() string {
+		_ = s.master.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		buf := make([]byte, 4096)
+		n, _ := s.master.Read(buf)
+		if s.shown += string(buf[:n]); !strings.Contains(s.shown, text) {
+			return fmt.Sprintf("the terminal does not show %q: %q", text, s.shown)
+		}
+		return ""
+	})
+}
+
+func (s *Screen) typed(keys string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func openTerminal(t *testing.T) (master, slave *os.File) {

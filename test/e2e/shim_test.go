@@ -69,7 +69,7 @@ func newCtr(t *testing.T, config ...string) *Ctr {
 }
 
 // newOwnCtr returns a containerd for one test, which finds programs in path.
-func newOwnCtr(t *testing.T, path string, config ...string) *Ctr {
+func newOwnCtr(t *testing.T, path string) *Ctr {
 	t.Helper()
 	need(t, ctr, runc)
 	e, err := startCtr(path)
@@ -83,7 +83,7 @@ func newOwnCtr(t *testing.T, path string, config ...string) *Ctr {
 	if err != nil {
 		t.Fatalf("start containerd: %v", err)
 	}
-	return e.seenBy(t, config...)
+	return e.seenBy(t)
 }
 
 func startCtr(path string) (*engine, error) {

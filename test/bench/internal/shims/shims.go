@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -324,10 +325,9 @@ func (c *couple) stop() (err error) {
 	if c.containerd == nil {
 		return nil
 	}
-	for i := len(c.made) - 1; i >= 0; i-- { // the first one carries the shim
-		// Exits with the status of the container, which was killed.
-		_ = c.ctr("task", "rm", "--force", c.made[i])
-		err = errors.Join(err, c.ctr("containers", "rm", c.made[i]))
+	for _, id := range slices.Backward(c.made) { // the first one has the name of the shim
+		_ = c.ctr("task", "rm", "--force", id) // exits with the status of the container, which was killed
+		err = errors.Join(err, c.ctr("containers", "rm", id))
 	}
 	if err != nil {
 		err = fmt.Errorf("containers of the benchmark are left: %w", err)
