@@ -165,7 +165,7 @@ func TestPlace(t *testing.T) {
 	if got := plain.want(nil); got.Work != "/mnt" || got.Root != "" {
 		t.Errorf("a folder becomes %+v", got)
 	}
-	if got := (Place{Folder: "/mnt/work", Root: "/mnt"}).want(nil); got.Work != "" || got.Root != "/mnt" {
+	if got := (Place{Folder: "/mnt/files", Root: "/mnt"}).want(nil); got.Work != "" || got.Root != "/mnt" {
 		t.Errorf("a root file system becomes %+v", got)
 	}
 }

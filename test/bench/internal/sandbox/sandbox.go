@@ -16,7 +16,7 @@ import (
 )
 
 // Work is where a sandbox reads and writes.
-const Work = "/work"
+const Work = "/files"
 
 // Runtime is what starts sandboxes, one at a time.
 type Runtime struct {
