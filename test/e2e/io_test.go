@@ -28,11 +28,11 @@ const (
 	freeIO   = "[limits]\nio_read_bps = \"none\"\nio_write_bps = \"none\""
 )
 
-// at binds a folder of the host into the container.
-func at(destination, source string) Tweak {
+// withData gives the container a folder of the host at /data.
+func withData(source string) Tweak {
 	return func(s Spec) {
 		s["mounts"] = append(s["mounts"].([]any), map[string]any{
-			"destination": destination, "type": "bind", "source": source, "options": []string{"rbind"},
+			"destination": "/data", "type": "bind", "source": source, "options": []string{"rbind"},
 		})
 	}
 }
@@ -84,7 +84,7 @@ var ioWays = []ioWay{
 // per second by the container's clock. A first look happens while it waits.
 func (b *Box) rate(s Storage, w ioWay, first func(*Container)) float64 {
 	b.t.Helper()
-	c := b.heldContainer(timed(w.command), at("/data", s.Dir))
+	c := b.heldContainer(timed(w.command), withData(s.Dir))
 	c.begin(byCreate)
 	first(c)
 	c.release()
@@ -236,7 +236,7 @@ func TestReportSaysWhichWritesCount(t *testing.T) {
 	need(t, runc, ioLimit)
 	dir := onDiskDir(t)
 	const amount = 60
-	c := newBox(t, "runc", slowIO).heldContainer(fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; echo written; sleep 1000", amount), at("/data", dir))
+	c := newBox(t, "runc", slowIO).heldContainer(fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; echo written; sleep 1000", amount), withData(dir))
 	c.begin(byCreate)
 	disks := c.result().Enforcement["io"].Disks
 	if len(disks) == 0 {
@@ -292,7 +292,7 @@ func TestNeighboursFsyncBesideAWriter(t *testing.T) {
 	for _, c := range []struct{ name, config string }{{"with the limit", slowIO}, {"without a limit", freeIO}} {
 		// A writer that does not end before the measurement.
 		script := "while :; do dd if=/dev/zero of=/data/hog bs=1M count=100 conv=fsync 2>/dev/null; done"
-		hog := newBox(t, "runc", c.config).container(sh("echo started; "+script), at("/data", s.Dir))
+		hog := newBox(t, "runc", c.config).container(sh("echo started; "+script), withData(s.Dir))
 		hog.begin(byCreate)
 		hog.printed("started")
 		time.Sleep(500 * time.Millisecond)
@@ -364,7 +364,7 @@ func TestIORequestForAnyDeviceNeverStopsAContainer(t *testing.T) {
 				resource(throttle(nodeNumber(t, partition.Node), mapper.Disk, loop.Disk, anonymous, nobody), "blockIO", "throttleWriteBpsDevice"),
 				resource(7, "blockIO", "weight"),
 				resource([]any{map[string]any{"major": 250, "minor": 999, "weight": 500}}, "blockIO", "weightDevice"),
-				at("/data", partition.Dir))
+				withData(partition.Dir))
 			c.begin(byCreate)
 			c.wantRates(partition.Disk, "rbps=268435456 wbps=1048576 riops=max wiops=max")
 			c.wantRates(mapper.Disk, "rbps=max wbps=1048576 riops=max wiops=max")
@@ -390,7 +390,7 @@ func TestUnifiedMapCannotLiftAnIOLimit(t *testing.T) {
 	for _, lowLevel := range []feature{runc, crun} {
 		t.Run(string(lowLevel), func(t *testing.T) {
 			need(t, lowLevel)
-			c := newBox(t, string(lowLevel), slowIO).container(sh("sleep 1000"), at("/data", s.Dir),
+			c := newBox(t, string(lowLevel), slowIO).container(sh("sleep 1000"), withData(s.Dir),
 				resource(map[string]any{
 					"io.max":        s.Disk + " rbps=max wbps=max riops=100",
 					"io.weight":     "default 70000",
@@ -410,7 +410,7 @@ func TestWithoutIOControllerTheReportSaysSo(t *testing.T) {
 	need(t, runc, cgroup2, spare)
 	s := storages(t)[0]
 	b := newBox(t, "runc", slowIO)
-	c := b.container(sh("sleep 1000"), at("/data", s.Dir), with("/sub/"+token+"-noio", "linux", "cgroupsPath"),
+	c := b.container(sh("sleep 1000"), withData(s.Dir), with("/sub/"+token+"-noio", "linux", "cgroupsPath"),
 		resource([]any{map[string]any{"major": 8, "minor": 0, "rate": mib}}, "blockIO", "throttleReadBpsDevice"), resource(500, "blockIO", "weight"))
 	inDelegated(t, "memory pids", c.command("create", "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID))
 	c.start()
@@ -427,7 +427,7 @@ func TestWithoutIOControllerTheReportSaysSo(t *testing.T) {
 	c.must("delete", "--force", c.ID)
 
 	strict := newBox(t, "runc", "mode = \"strict\"\nstrict_require = [\"memory\", \"io\"]\n"+slowIO)
-	c = strict.container(sh("sleep 1000"), at("/data", s.Dir), with("/sub/"+token+"-noio", "linux", "cgroupsPath"))
+	c = strict.container(sh("sleep 1000"), withData(s.Dir), with("/sub/"+token+"-noio", "linux", "cgroupsPath"))
 	out := tryDelegated(t, "memory pids", c.command("create", "--bundle", c.Bundle, c.ID))
 	if out.Code == 0 || !strings.Contains(out.Stderr, "strict mode: this host does not enforce io (the io controller is not in ") || strings.Contains(out.Stderr, "memory (") {
 		t.Errorf("strict mode: %v", out)
