@@ -94,6 +94,16 @@ vm-doctor: e2e ## doctor on kernels and cgroup arrangements of every kind (user-
 	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -test.run 'TestDoctor(Says|ExitCode)' -expect $$expect || exit 1; \
 	done
 
+# Debian's suites that guests are made of: the newest engines, and older ones.
+VM_SUITES ?= forky trixie
+.PHONY: vm-systemd
+vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM_SUITES=forky: one of them)
+	@for suite in $(VM_SUITES); do \
+	  echo "== $$suite"; \
+	  $(GO) run ./test/vm run -engine uml -suite $$suite -init systemd -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
+	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,systemd -test.run TestSystemd $(ARGS) || exit 1; \
+	done
+
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache
 	$(GO) run ./test/vm image

@@ -96,6 +96,7 @@ func (p *prober) cgroups() {
 		return
 	}
 	p.host.CgroupVersion = layout.Version
+	p.systemd()
 	switch layout.Version {
 	case 2:
 		p.probeV2()

@@ -79,6 +79,9 @@ func makeWorld(data []byte) *world {
 		w.host.MemoryBytes, w.host.CPUs, w.host.PidMax = w.number(), int(int32(w.number())), w.number()
 	}
 	if w.chance(30) {
+		w.host.Systemd, w.host.SystemdVersion = true, int(w.next())+150
+	}
+	if w.chance(30) {
 		w.host.OpenFilesHard, w.host.FileSizeHard, w.host.CoreHard = max(w.number(), -1), max(w.number(), -1), max(w.number(), -1)
 	}
 	w.policy = DefaultPolicy()
@@ -197,6 +200,9 @@ func (w *world) check(t *testing.T) bool {
 	}
 	if plan.GroupKill && (!plan.Entry(KeyMemory).ByKernel() || plan.OOMScope != ScopeContainer) {
 		t.Errorf("group kill with %+v, scope %q", plan.Entry(KeyMemory), plan.OOMScope)
+	}
+	if want := plan.GroupKill && w.host.Systemd && w.host.SystemdVersion >= 253 && plan.Mode != ModeOff; plan.UnitGroupKill != want {
+		t.Errorf("systemd is told of the group kill: %v, with %+v", plan.UnitGroupKill, w.host)
 	}
 	// What an earlier plan recorded explains; without it the values are the same.
 	w.req.Prior = nil

@@ -18,6 +18,13 @@ type Host struct {
 	// GroupKill is memory.oom.group: the kernel ends a whole cgroup at once.
 	GroupKill Mechanism
 
+	// Systemd says that the container's cgroup is a unit of systemd, which sets the
+	// limits that it knows itself, and again whenever it likes: at a daemon-reload,
+	// when a unit beside it changes. SystemdVersion is that of the running systemd,
+	// 0 when it cannot be told.
+	Systemd        bool
+	SystemdVersion int
+
 	// OpenFilesHard, FileSizeHard and CoreHard are the hard rlimits that this
 	// process has and that a container therefore inherits; -1 is no limit.
 	OpenFilesHard, FileSizeHard, CoreHard int64

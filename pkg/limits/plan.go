@@ -48,9 +48,12 @@ type Plan struct {
 
 	IO IOPlan `json:"io"`
 
-	OOMScope    Scope `json:"oom_scope"`
-	GroupKill   bool  `json:"group_kill"` // memory.oom.group is to be 1
-	OOMScoreAdj int   `json:"oom_score_adj"`
+	OOMScope  Scope `json:"oom_scope"`
+	GroupKill bool  `json:"group_kill"` // memory.oom.group is to be 1
+	// UnitGroupKill says that GroupKill is to be told to systemd too, as OOMPolicy=kill
+	// of the container's unit.
+	UnitGroupKill bool `json:"unit_group_kill,omitempty"`
+	OOMScoreAdj   int  `json:"oom_score_adj"`
 
 	Warnings []string `json:"warnings,omitempty"`
 }

@@ -84,6 +84,7 @@ func (r *resolver) resolve() (*Plan, error) {
 	if err := r.cpuPeriod(); err != nil {
 		return nil, err
 	}
+	r.systemdCPU()
 	if err := r.disks(); err != nil {
 		return nil, err
 	}
@@ -374,6 +375,16 @@ func (r *resolver) cpuPeriod() error {
 	return nil
 }
 
+// systemdCPU says where systemd will not set the quota that was asked for: it knows
+// hundredths of a CPU only, rounded up by the low-level runtime.
+func (r *resolver) systemdCPU() {
+	e := r.plan.entry(KeyCPUs)
+	if !r.host.Systemd || !e.ByKernel() || r.plan.CPUQuota*100%r.plan.CPUPeriod == 0 {
+		return
+	}
+	e.appendDetail("systemd rounds it up to hundredths of a CPU, at the start or at a daemon-reload")
+}
+
 // MicroCPUs is the share that a quota and a period give, in millionths of a CPU,
 // rounded up. The period must not be 0.
 func MicroCPUs(quota, period int64) int64 { return mulDiv(quota, microCPU, period, period-1) }
@@ -414,6 +425,9 @@ func (r *resolver) oom() error {
 			r.warnf("memory: one process is killed, not the whole sandbox: %s", r.host.GroupKill.Reason)
 		}
 	}
+	if p.GroupKill && r.host.Systemd && p.Mode != ModeOff {
+		r.unitGroupKill()
+	}
 	if r.req.GroupKillOff && p.GroupKill {
 		r.warnf("memory: memory.oom.group=0 from the spec is dropped, a sandbox ends as one")
 	}
@@ -431,6 +445,24 @@ func (r *resolver) oom() error {
 		}
 	}
 	return nil
+}
+
+// minOOMPolicy is the first systemd that takes OOMPolicy= for a scope
+// (systemd.scope(5)). All that know memory.oom.group set it by that policy each time
+// they set a unit's limits, and so to 0 where nothing is said.
+const minOOMPolicy = 253
+
+// unitGroupKill makes systemd keep memory.oom.group, or says that it may not.
+func (r *resolver) unitGroupKill() {
+	if r.host.SystemdVersion >= minOOMPolicy {
+		r.plan.UnitGroupKill = true
+		return
+	}
+	systemd := "a systemd whose version cannot be told"
+	if r.host.SystemdVersion > 0 {
+		systemd = fmt.Sprintf("systemd %d", r.host.SystemdVersion)
+	}
+	r.warnf("memory: %s may set memory.oom.group to 0 at a daemon-reload, and then one process is killed, not the whole sandbox: use the cgroupfs driver, or systemd %d or later", systemd, minOOMPolicy)
 }
 
 // strict collects the required dimensions that nothing here enforces.

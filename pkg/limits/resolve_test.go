@@ -625,7 +625,41 @@ func TestTheQuotaOfAShareOfAQuotaIsThatQuota(t *testing.T) {
 	}
 }
 
+// systemd has its own idea of a CPU share, which the report says beforehand.
+func TestSystemdRoundsTheCPUShare(t *testing.T) {
+	const word = "systemd rounds it up to hundredths of a CPU"
+	for _, c := range []struct {
+		name          string
+		quota, period int64
+		systemd, said bool
+	}{
+		{"half a CPU", 50_000, 100_000, true, false},
+		{"a hundredth", 1_000, 100_000, true, false},
+		{"a thousandth more than half", 50_100, 100_000, true, true},
+		{"half a CPU in an odd period", 16_667, 33_333, true, true},
+		{"the cgroupfs driver", 50_100, 100_000, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			host := fullHost()
+			host.Systemd, host.SystemdVersion = c.systemd, 257
+			req := Request{CPUQuota: c.quota, CPUPeriod: c.period, Spec: Set{KeyCPUs: Limit(MicroCPUs(c.quota, c.period))}}
+			plan := mustResolve(t, DefaultPolicy(), req, host)
+			if said := strings.Contains(plan.Entry(KeyCPUs).Detail, word); said != c.said {
+				t.Errorf("detail %q of %d/%d", plan.Entry(KeyCPUs).Detail, plan.CPUQuota, plan.CPUPeriod)
+			}
+		})
+	}
+	host := without(fullHost(), "no cpu controller", KeyCPUs)
+	host.Systemd = true
+	if plan := mustResolve(t, DefaultPolicy(), Request{}, host); strings.Contains(plan.Entry(KeyCPUs).Detail, word) {
+		t.Errorf("detail %q where nobody enforces it", plan.Entry(KeyCPUs).Detail)
+	}
+}
+
 func TestWhoIsKilledWhenMemoryRunsOut(t *testing.T) {
+	systemd := func(version int) func(*Host) {
+		return func(h *Host) { h.Systemd, h.SystemdVersion = true, version }
+	}
 	noGroup := func(h *Host) {
 		h.GroupKill = Mechanism{Enforcer: EnforcerNone, Reason: "the kernel is older than 4.19"}
 	}
@@ -636,6 +670,7 @@ func TestWhoIsKilledWhenMemoryRunsOut(t *testing.T) {
 		req     Request
 		scope   Scope
 		group   bool
+		unit    bool // systemd is told too
 		warning string
 		refused string
 	}{
@@ -651,6 +686,13 @@ func TestWhoIsKilledWhenMemoryRunsOut(t *testing.T) {
 		{name: "no group kill on this host", host: noGroup, scope: ScopeContainer, warning: "one process is killed, not the whole sandbox: the kernel is older than 4.19"},
 		{name: "nothing to kill for without a memory limit", policy: byDefault(KeyMemory, NoLimit()), scope: ScopeContainer},
 		{name: "nothing to kill for where memory is not enforced", host: func(h *Host) { *h = without(*h, "no memory controller", KeyMemory) }, scope: ScopeContainer},
+		{name: "systemd is told too", host: systemd(253), scope: ScopeContainer, group: true, unit: true},
+		{name: "systemd is told whatever the spec says", host: systemd(262), req: Request{GroupKillOff: true}, scope: ScopeContainer, group: true, unit: true, warning: "memory.oom.group=0 from the spec is dropped"},
+		{name: "a systemd that cannot be told", host: systemd(252), scope: ScopeContainer, group: true, warning: "systemd 252 may set memory.oom.group to 0 at a daemon-reload"},
+		{name: "a systemd of which nothing is known", host: systemd(0), scope: ScopeContainer, group: true, warning: "a systemd whose version cannot be told may set memory.oom.group to 0"},
+		{name: "systemd, and one process by policy", host: systemd(257), policy: func(p *Policy) { p.OOMScope = ScopeProcess }, scope: ScopeProcess},
+		{name: "systemd, and nothing is to be changed", host: systemd(252), policy: func(p *Policy) { p.Mode = ModeOff }, scope: ScopeContainer, group: true},
+		{name: "the version of a systemd that makes no cgroups here", host: func(h *Host) { h.SystemdVersion = 257 }, scope: ScopeContainer, group: true},
 		{name: "the spec switches the group kill off", req: Request{GroupKillOff: true}, scope: ScopeContainer, group: true, warning: "memory.oom.group=0 from the spec is dropped"},
 		{name: "the spec switches the OOM killer off", req: Request{OOMKillDisabled: true}, scope: ScopeContainer, group: true, warning: "disableOOMKiller is dropped"},
 		{name: "the spec switches the OOM killer off where memory is not limited", policy: byDefault(KeyMemory, NoLimit()), req: Request{OOMKillDisabled: true}, scope: ScopeContainer},
@@ -673,8 +715,8 @@ func TestWhoIsKilledWhenMemoryRunsOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan.OOMScope != c.scope || plan.GroupKill != c.group {
-				t.Errorf("scope %q, group kill %v; want %q, %v", plan.OOMScope, plan.GroupKill, c.scope, c.group)
+			if plan.OOMScope != c.scope || plan.GroupKill != c.group || plan.UnitGroupKill != c.unit {
+				t.Errorf("scope %q, group kill %v, of the unit %v; want %q, %v, %v", plan.OOMScope, plan.GroupKill, plan.UnitGroupKill, c.scope, c.group, c.unit)
 			}
 			if all := strings.Join(plan.Warnings, "\n"); !strings.Contains(all, c.warning) || c.warning == "" && all != "" {
 				t.Errorf("warnings = %q, want %q", all, c.warning)

@@ -468,6 +468,50 @@ func TestAnnotationsThatReachBeyondTheContainerAreDropped(t *testing.T) {
 	}
 }
 
+// What keeps memory.oom.group is set whatever the container says, and nobody else's
+// word about the unit comes with it.
+func TestSystemdIsToldOfTheGroupKill(t *testing.T) {
+	const name = "org.systemd.property.OOMPolicy"
+	for _, tc := range []struct {
+		name, value string // of the container's own annotation
+		systemd     int    // version; 0: the cgroupfs driver
+		allow       bool
+		want        string
+		dropped     bool
+	}{
+		{name: "systemd", systemd: 257, want: "'kill'"},
+		{name: "what the container says is replaced", value: "'continue'", systemd: 257, want: "'kill'"},
+		{name: "also where it may say so", value: "'continue'", systemd: 257, allow: true, want: "'kill'"},
+		{name: "a systemd that would refuse it", systemd: 252},
+		{name: "a systemd that would refuse it from the container too", value: "'kill'", systemd: 252, dropped: true},
+		{name: "the cgroupfs driver"},
+		{name: "the cgroupfs driver, where the container may say so", value: "'stop'", allow: true, want: "'stop'"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := v2World()
+			w.host.Systemd, w.host.SystemdVersion = tc.systemd > 0, tc.systemd
+			if tc.allow {
+				w.policy.AllowAnnotations = []string{"org.systemd.property.*"}
+			}
+			in := `{"annotations":{},"process":{}}`
+			if tc.value != "" {
+				in = fmt.Sprintf(`{"annotations":{%q:%q},"process":{}}`, name, tc.value)
+			}
+			r := w.mustRewrite(t, in)
+			if got := r.reread(t).Annotations[name]; got != tc.want {
+				t.Errorf("annotation %q, want %q", got, tc.want)
+			}
+			if dropped := strings.Contains(strings.Join(r.warnings, "\n"), "is dropped: it reaches beyond the container"); dropped != tc.dropped {
+				t.Errorf("warnings %q", r.warnings)
+			}
+			again := w.mustRewrite(t, string(r.data))
+			if string(again.data) != string(r.data) {
+				t.Errorf("a second rewrite makes\n%s of\n%s", again.data, r.data)
+			}
+		})
+	}
+}
+
 func TestRewritingWhatIsRewrittenIsTheSameAsOnce(t *testing.T) {
 	for name, data := range fixtures(t) {
 		t.Run(name, func(t *testing.T) {

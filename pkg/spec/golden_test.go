@@ -116,7 +116,10 @@ func worlds() map[string]world {
 			supervised.host.Mechanisms[k] = m
 		}
 	}
+	systemd := v2World()
+	systemd.host.Systemd, systemd.host.SystemdVersion = true, 257
 	return map[string]world{
+		"v2, systemd":                  systemd,
 		"v2":                           v2World(),
 		"v2 with a hook":               goldenWorld(),
 		"v2, low limits":               everythingWorld(),

@@ -24,6 +24,15 @@ const HookFlag = "--agentbox-hook"
 // host for CRIU.
 var hostAnnotations = []string{"org.systemd.property.*", "run.oci.*", "org.criu.config"}
 
+// oomPolicy is a property of the container's unit, which runc and crun take from an
+// annotation: the name of the property and its value as GVariant text. It makes
+// systemd set memory.oom.group to 1 each time it sets the unit's limits, instead of 0
+// (systemd.scope(5), OOMPolicy=).
+const (
+	oomPolicy     = "org.systemd.property.OOMPolicy"
+	oomPolicyKill = "'kill'"
+)
+
 // Hook is a program that the low-level runtime runs on the host once the
 // container's cgroup is set up (config.md, createRuntime).
 type Hook struct {
@@ -309,6 +318,9 @@ func (d *Document) applyAnnotations(plan *limits.Plan, allow []string) (warnings
 		return nil, err
 	}
 	annotations.remove(func(name string) bool {
+		if name == oomPolicy && plan.UnitGroupKill {
+			return true
+		}
 		if !matches(name, hostAnnotations) || matches(name, allow) {
 			return false
 		}
@@ -331,6 +343,9 @@ func (d *Document) applyAnnotations(plan *limits.Plan, allow []string) (warnings
 		return nil, fmt.Errorf("record the request: %w", err)
 	}
 	annotations.setString(ReservedAnnotation, string(text))
+	if plan.UnitGroupKill {
+		annotations.setString(oomPolicy, oomPolicyKill)
+	}
 	return warnings, nil
 }
 

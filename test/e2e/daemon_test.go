@@ -83,8 +83,9 @@ var dockerShims = map[string]string{
 	"agentbox-shim-bad": "memroy = 1\n",
 }
 
-// engine is what all tests share.
+// engine is what all tests of one cgroup driver share.
 type engine struct {
+	driver             cgroupDriver
 	dir                string // every file of both daemons but for what has to be on a disk
 	disk               string // containers and images
 	path               string // PATH of both, where containerd looks for shims
@@ -100,25 +101,43 @@ type daemon struct {
 	done chan struct{}
 }
 
-var shared struct {
-	once sync.Once
-	*engine
-	err error
+// A cgroupDriver is who makes the cgroups of Docker's containers.
+type cgroupDriver string
+
+const (
+	cgroupfs    cgroupDriver = "cgroupfs" // the low-level runtime
+	systemdUnit cgroupDriver = "systemd"  // systemd, one scope for each
+)
+
+// shared are the daemons of each driver, started for the first test that asks.
+var shared = map[cgroupDriver]func() (*engine, error){
+	cgroupfs:    sharedEngine(cgroupfs),
+	systemdUnit: sharedEngine(systemdUnit),
 }
 
-// newDocker returns the daemons, and starts them for the first test that asks.
+func sharedEngine(driver cgroupDriver) func() (*engine, error) {
+	return sync.OnceValues(func() (*engine, error) {
+		e, err := startEngine(driver, (*engine).writeDockerConfigs)
+		if err == nil {
+			atEnd(e.stop)
+		}
+		return e, err
+	})
+}
+
+// newDocker returns daemons that use the cgroupfs driver.
 func newDocker(t *testing.T, wanted ...feature) *Docker {
 	t.Helper()
+	return newDockerOf(t, cgroupfs, wanted...)
+}
+
+func newDockerOf(t *testing.T, driver cgroupDriver, wanted ...feature) *Docker {
+	t.Helper()
 	need(t, append([]feature{docker, runc}, wanted...)...)
-	shared.once.Do(func() {
-		if shared.engine, shared.err = startEngine((*engine).writeDockerConfigs); shared.err == nil {
-			atEnd(shared.stop)
-		}
-	})
-	if shared.err != nil {
-		t.Fatalf("start containerd and dockerd: %v", shared.err)
+	e, err := shared[driver]()
+	if err != nil {
+		t.Fatalf("start containerd and dockerd: %v", err)
 	}
-	e := shared.engine
 	from := e.logSizes()
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -138,15 +157,32 @@ func (e *engine) state() string                    { return e.file("state") }
 func (e *engine) results() string                  { return e.file("results") }
 func (e *engine) config(runtimeName string) string { return e.file(runtimeName + ".toml") }
 
-// dockerCgroup is the parent of all containers of the daemon.
+// dockerCgroup is the parent of all containers of the daemon, below that of the run.
 const dockerCgroup = "docker"
 
+// cgroupParent is dockerd's --cgroup-parent.
+func (e *engine) cgroupParent() string {
+	if e.driver == systemdUnit {
+		return token + ".slice"
+	}
+	return "/" + token + "/" + dockerCgroup
+}
+
+// parentFolder is where the containers' cgroups are on cgroup v2.
+func (e *engine) parentFolder() string {
+	if e.driver == systemdUnit {
+		return sliceFolder(e.cgroupParent())
+	}
+	return filepath.Join(parents()[0], dockerCgroup)
+}
+
 // startEngine starts daemons with the configuration files that configure writes.
-func startEngine(configure func(*engine) error) (e *engine, err error) {
+func startEngine(driver cgroupDriver, configure func(*engine) error) (e *engine, err error) {
 	e, err = newEngine(bin + ":" + os.Getenv("PATH"))
 	if err != nil {
 		return nil, err
 	}
+	e.driver = driver
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, e.logs([2]int64{}))
@@ -162,7 +198,7 @@ func startEngine(configure func(*engine) error) (e *engine, err error) {
 	e.docker, err = e.start("dockerd",
 		"--config-file", e.file("daemon.json"), "--containerd", e.containerdSocket(), "--host", "unix://"+e.socket(),
 		"--data-root", filepath.Join(e.disk, "docker"), "--exec-root", e.file("exec"), "--pidfile", e.file("docker.pid"),
-		"--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", "/"+token+"/"+dockerCgroup,
+		"--exec-opt", "native.cgroupdriver="+string(driver), "--cgroup-parent", e.cgroupParent(),
 		"--bridge=none", "--iptables=false", "--ip6tables=false")
 	if err != nil {
 		return e, err
@@ -399,6 +435,9 @@ func (e *engine) stop() error {
 	}
 	e.unmount()
 	e.removeCgroups()
+	if e.driver == systemdUnit {
+		problems = append(problems, exec.Command("systemctl", "stop", e.cgroupParent()).Run())
+	}
 	return errors.Join(append(problems, os.RemoveAll(e.dir), os.RemoveAll(e.disk))...)
 }
 
@@ -681,9 +720,9 @@ func (d *Docker) inspect(ref string) (*result.Result, Output) {
 }
 
 // killsSoFar counts what the kernel has killed for memory below the parent of all
-// containers of the daemon, whose counters outlive them. Cgroup v2 only.
+// containers of the daemon, whose counters outlive theirs. Cgroup v2 only.
 func (d *Docker) killsSoFar() (processes, groups int64) {
 	d.t.Helper()
-	parent := Cgroup{t: d.t, dirs: map[string]string{"": filepath.Join(parents()[0], dockerCgroup)}}
+	parent := Cgroup{t: d.t, dirs: map[string]string{"": d.parentFolder()}}
 	return parent.field("memory.events", "oom_kill"), parent.field("memory.events", "oom_group_kill")
 }

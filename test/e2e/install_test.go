@@ -34,7 +34,7 @@ const daemonJSON = `{
 func newPlainDocker(t *testing.T) *Docker {
 	t.Helper()
 	need(t, docker, runc)
-	e, err := startEngine(func(e *engine) error {
+	e, err := startEngine(cgroupfs, func(e *engine) error {
 		return errors.Join(e.writeDockerConfigs(), os.WriteFile(e.file("daemon.json"), []byte(daemonJSON), 0o600), os.Chmod(e.file("daemon.json"), 0o640))
 	})
 	if err != nil {

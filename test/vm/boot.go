@@ -38,7 +38,7 @@ func boot(ctx context.Context, o options, shell bool, stdout io.Writer, progress
 	if err != nil {
 		return 0, err
 	}
-	guestImage, err := ensureImage(ctx, o.mirror, progress)
+	guestImage, err := ensureImage(ctx, o.suite, o.mirror, progress)
 	if err != nil {
 		return 0, err
 	}
@@ -117,7 +117,7 @@ func newMachine(o options, guestImage *image.Image, scratch string, console *ter
 		return engine.Machine{}, fmt.Errorf("make a token: %w", err)
 	}
 	run := guest.Run{
-		Docker: !o.noDocker, DataFS: o.dataFS, Cgroup: o.cgroup,
+		Docker: !o.noDocker, DataFS: o.dataFS, Init: o.init, Cgroup: o.cgroup,
 		Command: o.command, Environment: o.environment,
 	}
 	if console != nil {
@@ -145,7 +145,7 @@ func newMachine(o options, guestImage *image.Image, scratch string, console *ter
 	}
 	return engine.Machine{
 		Image: guestImage, Scratch: scratch, Token: hex.EncodeToString(random[:]),
-		CPUs: o.cpus, MemoryMiB: o.memoryMiB, Disks: disks, KernelArgs: o.kernelArgs, Terminal: console != nil,
+		CPUs: o.cpus, MemoryMiB: o.memoryMiB, Disks: disks, KernelArgs: append(run.KernelArgs(), o.kernelArgs...), Terminal: console != nil,
 	}, nil
 }
 

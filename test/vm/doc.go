@@ -24,6 +24,17 @@
 // output and is passed on as it comes. A guest that ends in any other way than
 // with the exit line is an error, never a success.
 //
+// # Init and systemd
+//
+// By default a script is the guest's init: nothing runs but what it started, and the
+// command begins two seconds after the boot. With -init systemd that script mounts
+// and then becomes systemd, which starts agentbox-vm.service, the script's second run:
+// it does the rest, with systemctl where it started daemons itself. Units that nothing
+// here needs are masked, which leaves a boot of three to four seconds in user-mode
+// Linux, and two more with Docker. The daemons are those of Debian's units, with the
+// systemd cgroup driver; the command is in the cgroup of the service, which is
+// delegated to it.
+//
 // # Layout
 //
 //	main.go, flags.go, help.txt   commands and flags
@@ -42,10 +53,17 @@
 //
 // Images lie in $AGENTBOX_VM_CACHE, else in agentbox/vm below the user's cache
 // folder, in a folder named by a hash of the suite, the package list and the
-// source of internal/image. A changed hash builds a new image and removes old
-// ones that are not in use. Only boot and initramfs of the guest's scripts are
+// source of internal/image. There is one for each suite in use. A changed hash builds
+// a new image and removes old ones that are not in use. Only boot and initramfs of the guest's scripts are
 // part of the image; the others travel with every payload, so they can be changed
 // without a new image. The folder may be deleted at any time.
+//
+// # Suites
+//
+// A guest is made of the packages of one Debian suite, forky or trixie (-suite), and
+// with it come the versions of Docker, containerd, runc, crun, systemd and of QEMU's
+// kernel. User-mode Linux is forky's in both: it is unpacked apart with its C library,
+// and its modules are copied into the guest.
 //
 // # Engines
 //

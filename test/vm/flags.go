@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentbox/agentbox/test/vm/internal/engine"
 	"github.com/agentbox/agentbox/test/vm/internal/guest"
+	"github.com/agentbox/agentbox/test/vm/internal/image"
 	"github.com/agentbox/agentbox/test/vm/internal/payload"
 )
 
@@ -22,6 +23,8 @@ const minimumMemory = 512
 // flag set.
 type options struct {
 	engine      string
+	suite       string // one of image.Suites
+	init        string // one of guest.Inits
 	mirror      string
 	timeout     time.Duration // 0: the engine's default
 	cpus        int           // 0: the engine's default
@@ -44,6 +47,7 @@ func parse(command string, arguments []string) (options, error) {
 	o := options{memoryMiB: 3072}
 	set := flag.NewFlagSet(command, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
+	set.StringVar(&o.suite, "suite", image.Suites[0], "")
 	set.StringVar(&o.mirror, "mirror", "", "")
 	if command != "image" {
 		guestFlags(set, &o)
@@ -63,6 +67,7 @@ func guestFlags(set *flag.FlagSet, o *options) {
 	set.StringVar(&o.engine, "engine", engine.Names[0], "")
 	set.IntVar(&o.cpus, "cpus", 0, "")
 	set.StringVar(&o.dataFS, "data-fs", "ext4", "")
+	set.StringVar(&o.init, "init", guest.Inits[0], "")
 	set.StringVar(&o.cgroup, "cgroup", guest.CgroupVariants[0], "")
 	set.BoolVar(&o.noDocker, "no-docker", false, "")
 	set.BoolVar(&o.verbose, "v", false, "")
@@ -101,12 +106,18 @@ func (o options) check(command string) error {
 		return errors.New("run needs a command after --")
 	case command != "run" && len(o.command) > 0:
 		return fmt.Errorf("%s takes no arguments, but got %q", command, o.command)
+	case !slices.Contains(image.Suites, o.suite):
+		return fmt.Errorf("-suite is one of %s, not %q", strings.Join(image.Suites, ", "), o.suite)
 	case command == "image":
 		return nil
 	case o.dataFS != "ext4" && o.dataFS != "xfs":
 		return fmt.Errorf("-data-fs is ext4 or xfs, not %q", o.dataFS)
 	case !slices.Contains(guest.CgroupVariants, o.cgroup):
 		return fmt.Errorf("-cgroup is one of %s, not %q", strings.Join(guest.CgroupVariants, ", "), o.cgroup)
+	case !slices.Contains(guest.Inits, o.init):
+		return fmt.Errorf("-init is one of %s, not %q", strings.Join(guest.Inits, ", "), o.init)
+	case o.init == guest.Systemd && o.cgroup != "v2":
+		return fmt.Errorf("-init systemd mounts cgroup v2 by itself: -cgroup %s needs -init script", o.cgroup)
 	case o.cgroup == "none" && !o.noDocker:
 		return errors.New("-cgroup none needs -no-docker: dockerd does not start without cgroups")
 	case o.cpus < 0 || o.timeout < 0:

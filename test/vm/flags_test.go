@@ -19,23 +19,23 @@ func TestParse(t *testing.T) {
 		want    options
 		problem string // part of the message, empty if there is none
 	}{
-		{name: "image", command: "image", want: options{memoryMiB: 3072}},
-		{name: "image with mirror", command: "image", line: "-mirror http://m.test/debian", want: options{memoryMiB: 3072, mirror: "http://m.test/debian"}},
+		{name: "image", command: "image", want: options{suite: "forky", memoryMiB: 3072}},
+		{name: "image with mirror", command: "image", line: "-mirror http://m.test/debian", want: options{suite: "forky", memoryMiB: 3072, mirror: "http://m.test/debian"}},
 		{
 			name: "run with everything", command: "run",
-			line: "-engine qemu -timeout 5m -cpus 4 -mem 2G -spare 4G -env A=b=c -env B= -payload x:bin/y -payload /z -out o " +
+			line: "-engine qemu -suite trixie -timeout 5m -cpus 4 -mem 2G -spare 4G -env A=b=c -env B= -payload x:bin/y -payload /z -out o " +
 				"-no-docker -data-fs xfs -cgroup none -kernel-arg cgroup_disable=io -kernel-arg nosmp -v -- ls -l",
 			want: options{
-				engine: "qemu", timeout: 5 * time.Minute, cpus: 4, memoryMiB: 2048, spareMiB: 4096, dataFS: "xfs", cgroup: "none", out: "o",
+				engine: "qemu", suite: "trixie", init: "script", timeout: 5 * time.Minute, cpus: 4, memoryMiB: 2048, spareMiB: 4096, dataFS: "xfs", cgroup: "none", out: "o",
 				noDocker: true, verbose: true, kernelArgs: []string{"cgroup_disable=io", "nosmp"},
 				environment: []string{"A=b=c", "B="}, payload: []payload.Item{{Source: "x", Name: "bin/y"}, {Source: "/z", Name: "z"}},
 				command: []string{"ls", "-l"},
 			},
 		},
-		{name: "run by default", command: "run", line: "true", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2", command: []string{"true"}}},
-		{name: "shell", command: "shell", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
-		{name: "Docker on cgroup v1", command: "shell", line: "-cgroup v1", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v1"}},
-		{name: "no spare disk", command: "shell", line: "-spare 0", want: options{engine: "uml", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
+		{name: "run by default", command: "run", line: "true", want: options{engine: "uml", suite: "forky", init: "script", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2", command: []string{"true"}}},
+		{name: "shell", command: "shell", want: options{engine: "uml", suite: "forky", init: "script", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
+		{name: "Docker on cgroup v1", command: "shell", line: "-cgroup v1", want: options{engine: "uml", suite: "forky", init: "script", memoryMiB: 3072, dataFS: "ext4", cgroup: "v1"}},
+		{name: "no spare disk", command: "shell", line: "-spare 0", want: options{engine: "uml", suite: "forky", init: "script", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
 		{name: "run without command", command: "run", problem: "needs a command"},
 		{name: "shell with command", command: "shell", line: "ls", problem: "takes no arguments"},
 		{name: "shell knows no timeout", command: "shell", line: "-timeout 1s", problem: "not defined"},
@@ -47,6 +47,11 @@ func TestParse(t *testing.T) {
 		{name: "bad spare disk", command: "run", line: "-spare -1G true", problem: "not a number with M or G"},
 		{name: "bad cgroup variant", command: "run", line: "-cgroup v3 true", problem: "one of v2, v1, hybrid, none"},
 		{name: "Docker without cgroups", command: "run", line: "-cgroup none true", problem: "needs -no-docker"},
+		{name: "systemd", command: "shell", line: "-init systemd", want: options{engine: "uml", suite: "forky", init: "systemd", memoryMiB: 3072, dataFS: "ext4", cgroup: "v2"}},
+		{name: "systemd on cgroup v1", command: "run", line: "-init systemd -cgroup v1 true", problem: "-cgroup v1 needs -init script"},
+		{name: "bad init", command: "run", line: "-init runit true", problem: "one of script, systemd"},
+		{name: "image of another suite", command: "image", line: "-suite trixie", want: options{suite: "trixie", memoryMiB: 3072}},
+		{name: "bad suite", command: "image", line: "-suite sid", problem: "one of forky, trixie"},
 		{name: "bad kernel argument", command: "run", line: "-kernel-arg abvm_token=x true", problem: "belongs to the harness"},
 		{name: "image knows no spare disk", command: "image", line: "-spare 1G", problem: "not defined"},
 		{name: "bad file system", command: "run", line: "-data-fs vfat true", problem: "ext4 or xfs"},

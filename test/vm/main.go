@@ -89,7 +89,7 @@ func dispatch(ctx context.Context, arguments []string, stdout io.Writer, progres
 
 // showImage builds the image if needed and says what it is.
 func showImage(ctx context.Context, o options, stdout io.Writer, progress *host.Progress) error {
-	guestImage, err := ensureImage(ctx, o.mirror, progress)
+	guestImage, err := ensureImage(ctx, o.suite, o.mirror, progress)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func showImage(ctx context.Context, o options, stdout io.Writer, progress *host.
 
 // ensureImage finds out where Debian comes from on this host and returns the
 // image. The mirror is needed only for building.
-func ensureImage(ctx context.Context, mirror string, progress *host.Progress) (*image.Image, error) {
+func ensureImage(ctx context.Context, suite, mirror string, progress *host.Progress) (*image.Image, error) {
 	if err := host.CheckPlatform(); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func ensureImage(ctx context.Context, mirror string, progress *host.Progress) (*
 	if err != nil {
 		return nil, err
 	}
-	return image.Ensure(ctx, progress, cache, mirror)
+	return image.Ensure(ctx, progress, suite, cache, mirror)
 }
 
 // hostMirror is the Debian mirror of this host's own apt configuration.

@@ -32,10 +32,18 @@ func Script(name string) []byte {
 // unused unified one beside them; nothing at all.
 var CgroupVariants = []string{"v2", "v1", "hybrid", "none"}
 
+// Systemd is the init of most hosts.
+const Systemd = "systemd"
+
+// Inits are the programs that can be the guest's first one, the default first: a
+// script that does only what the tests need, and systemd.
+var Inits = []string{"script", Systemd}
+
 // Run describes one boot to the guest's init.
 type Run struct {
 	Docker      bool     // start containerd and dockerd
 	DataFS      string   // "ext4" or "xfs"
+	Init        string   // one of Inits
 	Cgroup      string   // one of CgroupVariants
 	Shell       bool     // an interactive shell instead of Command
 	Command     []string // program and arguments
@@ -51,10 +59,24 @@ func (r Run) Files() []payload.File {
 		{Name: "etc/agentbox-vm/settings", Permissions: 0o644, Content: r.settings()},
 		{Name: "etc/agentbox-vm/command", Permissions: 0o755, Content: r.command()},
 	}
+	if r.Init == Systemd {
+		files = append(files, payload.File{Name: "etc/systemd/system/agentbox-vm.service", Permissions: 0o644, Content: Script("agentbox-vm.service")})
+	}
 	for _, name := range []string{"init", "cgroups", "docker-up", "docker-down", "import"} {
 		files = append(files, payload.File{Name: Library + "/" + name, Permissions: 0o755, Content: Script(name)})
 	}
 	return files
+}
+
+// KernelArgs returns the words that this run's init reads from the kernel's command
+// line.
+func (r Run) KernelArgs() []string {
+	if r.Init != Systemd {
+		return nil
+	}
+	// Else systemd asks the terminal for its name, in the middle of the command's
+	// output, each time it executes itself.
+	return []string{"systemd.tty.term.console=dumb"}
 }
 
 func (r Run) settings() []byte {
@@ -65,7 +87,8 @@ func (r Run) settings() []byte {
 		}
 		return 0
 	}
-	fmt.Fprintf(&text, "DOCKER=%d\nDATA_FS=%s\nCGROUP=%s\nSHELL_MODE=%d\n", number(r.Docker), Quote(r.DataFS), Quote(r.Cgroup), number(r.Shell))
+	fmt.Fprintf(&text, "DOCKER=%d\nDATA_FS=%s\nINIT=%s\nCGROUP=%s\nSHELL_MODE=%d\n",
+		number(r.Docker), Quote(r.DataFS), Quote(r.Init), Quote(r.Cgroup), number(r.Shell))
 	fmt.Fprintf(&text, "HOST_TERM=%s\nROWS=%d\nCOLUMNS=%d\n", Quote(r.Terminal), r.Rows, r.Columns)
 	return []byte(text.String())
 }

@@ -19,12 +19,12 @@ func TestQuote(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	run := Run{Docker: true, DataFS: "ext4", Cgroup: "hybrid", Command: []string{"echo", "it's"}, Environment: []string{"A=b c", "EMPTY="}}
+	run := Run{Docker: true, DataFS: "ext4", Init: "script", Cgroup: "hybrid", Command: []string{"echo", "it's"}, Environment: []string{"A=b c", "EMPTY="}}
 	tests := []struct {
 		file string
 		want string
 	}{
-		{"etc/agentbox-vm/settings", "DOCKER=1\nDATA_FS='ext4'\nCGROUP='hybrid'\nSHELL_MODE=0\n"},
+		{"etc/agentbox-vm/settings", "DOCKER=1\nDATA_FS='ext4'\nINIT='script'\nCGROUP='hybrid'\nSHELL_MODE=0\n"},
 		{"etc/agentbox-vm/command", "export A='b c'\nexport EMPTY=''\ncd /payload || exit 125\nexec 'echo' 'it'\\''s'\n"},
 		{"usr/lib/agentbox-vm/init", "#!/bin/sh\n"},
 		{"usr/lib/agentbox-vm/cgroups", "#!/bin/sh\n"},
@@ -38,6 +38,31 @@ func TestFiles(t *testing.T) {
 		t.Run(tt.file, func(t *testing.T) {
 			if !strings.Contains(contents[tt.file], tt.want) {
 				t.Fatalf("%s is\n%s\nwithout\n%s", tt.file, contents[tt.file], tt.want)
+			}
+		})
+	}
+}
+
+// The unit is there only where systemd reads it, and starts a script that is.
+func TestSystemdUnit(t *testing.T) {
+	const name = "etc/systemd/system/agentbox-vm.service"
+	for _, init := range Inits {
+		t.Run(init, func(t *testing.T) {
+			contents := map[string]string{}
+			for _, file := range (Run{Init: init}).Files() {
+				contents[file.Name] = string(file.Content)
+			}
+			unit, found := contents[name]
+			if found != (init == Systemd) {
+				t.Fatalf("the unit is there: %v", found)
+			}
+			if !found {
+				return
+			}
+			_, rest, _ := strings.Cut(unit, "\nExecStart=/")
+			program, _, _ := strings.Cut(rest, "\n")
+			if contents[program] == "" {
+				t.Errorf("the unit starts %q, which is not among the files", program)
 			}
 		})
 	}

@@ -33,10 +33,10 @@ var leftOut = []string{
 // rootNeed is what the unpacked packages take, with the archives they come from.
 const rootNeed = 3 << 30
 
-// build makes the image in a folder beside target and renames it, so target is
-// either whole or absent. The root folder, with its tens of thousands of files,
-// is made in memory where there is room.
-func build(ctx context.Context, progress *host.Progress, cache, target, mirror string) (err error) {
+// build makes the image of a suite in a folder beside target and renames it, so
+// target is either whole or absent. The root folder, with its tens of thousands of
+// files, is made in memory where there is room.
+func build(ctx context.Context, progress *host.Progress, suite, cache, target, mirror string) (err error) {
 	if err := host.Require(ctx, progress, "mmdebstrap", "mke2fs"); err != nil {
 		return err
 	}
@@ -54,15 +54,22 @@ func build(ctx context.Context, progress *host.Progress, cache, target, mirror s
 		return err
 	}
 	defer func() { err = errors.Join(err, scratch.Remove()) }()
-	root := filepath.Join(scratch.Path, "root")
+	root, uml := filepath.Join(scratch.Path, "root"), filepath.Join(scratch.Path, "uml")
 
-	done := progress.Step("unpacking Debian " + Suite + " with mmdebstrap (about a minute)")
-	err = runMmdebstrap(ctx, progress, root, mirror)
+	done := progress.Step("unpacking Debian " + suite + " with mmdebstrap (about a minute)")
+	err = runMmdebstrap(ctx, progress, root, mirror, suite, packages, "--variant=minbase")
 	done()
 	if err != nil {
 		return err
 	}
-	if err := takeKernels(ctx, progress, root, work); err != nil {
+	done = progress.Step("unpacking user-mode Linux of Debian " + umlSuite)
+	// Unpacked and not installed: its C library may be newer than the guest's.
+	err = runMmdebstrap(ctx, progress, uml, mirror, umlSuite, umlPackages, "--variant=extract")
+	done()
+	if err != nil {
+		return err
+	}
+	if err := takeKernels(ctx, progress, root, uml, work); err != nil {
 		return err
 	}
 	if err := finishRoot(root); err != nil {
@@ -80,9 +87,11 @@ func build(ctx context.Context, progress *host.Progress, cache, target, mirror s
 	return os.Rename(work, target)
 }
 
-func runMmdebstrap(ctx context.Context, progress *host.Progress, root, mirror string) error {
+// runMmdebstrap unpacks packages of a suite into the folder root; flags are further
+// ones of mmdebstrap.
+func runMmdebstrap(ctx context.Context, progress *host.Progress, root, mirror, suite string, packages []string, flags ...string) error {
 	arguments := []string{
-		"--mode=root", "--variant=minbase", "--include=" + strings.Join(Packages, ","),
+		"--mode=root", "--include=" + strings.Join(packages, ","),
 		"--aptopt=APT::Install-Recommends \"false\"",
 		"--aptopt=Acquire::Languages \"none\"",
 		// A suite in development may have a Release file that is past its date.
@@ -94,7 +103,7 @@ func runMmdebstrap(ctx context.Context, progress *host.Progress, root, mirror st
 	for _, path := range leftOut {
 		arguments = append(arguments, "--dpkgopt=path-exclude="+path)
 	}
-	arguments = append(arguments, Suite, root, mirror)
+	arguments = append(append(arguments, flags...), suite, root, mirror)
 	command := groupCommand(ctx, "mmdebstrap", arguments...)
 	command.Env = append(os.Environ(), "TMPDIR="+filepath.Dir(root), "LC_ALL=C.UTF-8")
 	output, err := command.CombinedOutput()
@@ -138,7 +147,7 @@ func finishRoot(root string) error {
 	if err != nil {
 		return err
 	}
-	unneeded = append(unneeded, filepath.Join(root, "usr/bin/linux.uml"), filepath.Join(root, "etc/resolv.conf"))
+	unneeded = append(unneeded, filepath.Join(root, "etc/resolv.conf"))
 	for _, name := range unneeded {
 		if err := os.RemoveAll(name); err != nil {
 			return err
@@ -222,7 +231,7 @@ func writeVersions(root, target string) error {
 	}
 	versions := parseStatus(status)
 	var text []string
-	for _, name := range []string{"docker.io", "containerd", "runc", "crun", "linux-image-cloud-amd64", "user-mode-linux"} {
+	for _, name := range []string{"docker.io", "containerd", "runc", "crun", "systemd", "linux-image-cloud-amd64"} {
 		text = append(text, name+" "+versions[name])
 	}
 	return os.WriteFile(target, []byte(strings.Join(text, ", ")+"\n"), 0o644)

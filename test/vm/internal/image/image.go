@@ -1,5 +1,6 @@
-// Package image builds and caches what the engines boot: one root file system
-// for both, the two kernels, and the small initramfs that QEMU's kernel needs.
+// Package image builds and caches what the engines boot: for each suite of Debian
+// one root file system for both engines, the two kernels, and the small initramfs
+// that QEMU's kernel needs.
 //
 // A cache folder holds one folder per key, and the key is a hash of everything
 // that goes into an image. The cache saves about a minute and may be deleted at
@@ -30,9 +31,10 @@ import (
 //go:embed packages.go build.go kernel.go
 var recipe embed.FS
 
-// keptOthers is how many images of other keys stay in the cache: with one, two
-// checkouts of the project can take turns without building each time.
-const keptOthers = 1
+// keptOthers is how many images stay in the cache that this program would not build:
+// with one of each suite, two checkouts of the project can take turns without
+// building each time.
+var keptOthers = len(Suites)
 
 // Image is a finished image. It cannot be removed by others until it is closed.
 type Image struct {
@@ -52,10 +54,10 @@ func (i *Image) Initramfs() string { return filepath.Join(i.folder, "initramfs")
 // UMLKernel is user-mode Linux, a program that needs UMLLoader and UMLLibraries.
 func (i *Image) UMLKernel() string { return filepath.Join(i.folder, "uml", "linux") }
 
-// UMLLoader is the ELF interpreter of the guest's suite.
+// UMLLoader is the ELF interpreter that belongs to UMLKernel.
 func (i *Image) UMLLoader() string { return filepath.Join(i.folder, "uml", "ld.so") }
 
-// UMLLibraries is the folder with the C library of the guest's suite.
+// UMLLibraries is the folder with the C library that belongs to UMLKernel.
 func (i *Image) UMLLibraries() string { return filepath.Join(i.folder, "uml", "lib") }
 
 // Folder is where the image lies.
@@ -108,9 +110,10 @@ func CacheFolder(getenv func(string) string) (string, error) {
 	return "", errors.New("no place for the image cache: set AGENTBOX_VM_CACHE or HOME")
 }
 
-// Key identifies the image that this program builds.
-func Key() (string, error) {
+// Key identifies the image of a suite that this program builds.
+func Key(suite string) (string, error) {
 	hash := sha256.New()
+	hash.Write([]byte(suite))
 	for _, script := range []string{"boot", "initramfs"} {
 		hash.Write(guest.Script(script))
 	}
@@ -124,11 +127,28 @@ func Key() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:16], nil
 }
 
-// Ensure returns the image from the cache, and builds it first if it is not
-// there. Two processes that ask at once build it once. Images of other keys are
-// removed, but for the one that was used last and those in use.
-func Ensure(ctx context.Context, progress *host.Progress, cache, mirror string) (*Image, error) {
-	key, err := Key()
+// keys are those of all suites.
+func keys() ([]string, error) {
+	var all []string
+	for _, suite := range Suites {
+		key, err := Key(suite)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, key)
+	}
+	return all, nil
+}
+
+// Ensure returns the image of a suite from the cache, and builds it first if it is
+// not there. Two processes that ask at once build it once. Images that this program
+// would not build are removed, but for those that were used last and those in use.
+func Ensure(ctx context.Context, progress *host.Progress, suite, cache, mirror string) (*Image, error) {
+	key, err := Key(suite)
+	if err != nil {
+		return nil, err
+	}
+	current, err := keys()
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +168,8 @@ func Ensure(ctx context.Context, progress *host.Progress, cache, mirror string) 
 	if image, err := use(folder); image != nil || err != nil {
 		return image, err
 	}
-	removeOthers(cache, key)
-	if err := build(ctx, progress, cache, folder, mirror); err != nil {
+	removeOthers(cache, current)
+	if err := build(ctx, progress, suite, cache, folder, mirror); err != nil {
 		return nil, fmt.Errorf("build the guest image: %w", err)
 	}
 	return use(folder)
@@ -189,17 +209,17 @@ func lockCache(progress *host.Progress, cache string) (*os.File, error) {
 // of the last use.
 func usageLock(folder string) string { return folder + ".lock" }
 
-// removeOthers deletes images of other keys and what was left of builds that were
-// killed. The caller holds the lock of the cache. What cannot be removed now
-// stays for the next time.
-func removeOthers(cache, key string) {
+// removeOthers deletes images whose keys are not current and what was left of builds
+// that were killed. The caller holds the lock of the cache. What cannot be removed
+// now stays for the next time.
+func removeOthers(cache string, current []string) {
 	entries, err := os.ReadDir(cache)
 	if err != nil {
 		return
 	}
 	var folders []string
 	for _, entry := range entries {
-		if entry.IsDir() && entry.Name() != key {
+		if entry.IsDir() && !slices.Contains(current, entry.Name()) {
 			folders = append(folders, filepath.Join(cache, entry.Name()))
 		}
 	}

@@ -35,14 +35,19 @@ func TestCacheFolder(t *testing.T) {
 	}
 }
 
-func TestKeyIsStable(t *testing.T) {
-	first, err := Key()
+func TestKeysAreStable(t *testing.T) {
+	first, err := keys()
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Key()
-	if err != nil || first != second || len(first) != 16 {
-		t.Fatalf("Key = %q, then %q, %v", first, second, err)
+	second, err := keys()
+	if err != nil || !slices.Equal(first, second) {
+		t.Fatalf("keys %q, then %q, %v", first, second, err)
+	}
+	for i, key := range first {
+		if len(key) != 16 || slices.Index(first, key) != i {
+			t.Errorf("the key of %s is %q, among %q", Suites[i], key, first)
+		}
 	}
 }
 
@@ -65,14 +70,16 @@ func TestRemoveOthers(t *testing.T) {
 		return image
 	}
 	mustUse("current", 9*time.Hour).Close()
+	mustUse("current-too", 8*time.Hour).Close()
 	mustUse("recent", time.Hour).Close()
-	mustUse("old", 2*time.Hour).Close()
-	defer mustUse("old-in-use", 3*time.Hour).Close()
+	mustUse("recent-too", 2*time.Hour).Close()
+	mustUse("old", 3*time.Hour).Close()
+	defer mustUse("old-in-use", 4*time.Hour).Close()
 	if err := os.Mkdir(filepath.Join(cache, "building-1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 
-	removeOthers(cache, "current")
+	removeOthers(cache, []string{"current", "current-too"})
 	var left []string
 	entries, err := os.ReadDir(cache)
 	if err != nil {
@@ -81,7 +88,10 @@ func TestRemoveOthers(t *testing.T) {
 	for _, entry := range entries {
 		left = append(left, entry.Name())
 	}
-	want := []string{"current", "current.lock", "old-in-use", "old-in-use.lock", "recent", "recent.lock"}
+	want := []string{
+		"current", "current-too", "current-too.lock", "current.lock", "old-in-use", "old-in-use.lock",
+		"recent", "recent-too", "recent-too.lock", "recent.lock",
+	}
 	if !slices.Equal(left, want) {
 		t.Fatalf("left are %q, want %q", left, want)
 	}

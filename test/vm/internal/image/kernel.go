@@ -18,11 +18,13 @@ import (
 	"github.com/agentbox/agentbox/test/vm/internal/newc"
 )
 
-// takeKernels copies both kernels out of the root folder into work.
-func takeKernels(ctx context.Context, progress *host.Progress, root, work string) error {
+// takeKernels copies both kernels into work, QEMU's out of the root folder, and
+// user-mode Linux, whose modules go into the root folder, out of a folder of its
+// own.
+func takeKernels(ctx context.Context, progress *host.Progress, root, uml, work string) error {
 	done := progress.Step("preparing the kernels")
 	defer done()
-	if err := takeUML(root, work); err != nil {
+	if err := takeUML(root, uml, work); err != nil {
 		return fmt.Errorf("user-mode Linux: %w", err)
 	}
 	if err := takeCloudKernel(ctx, progress, root, work); err != nil {
@@ -31,10 +33,10 @@ func takeKernels(ctx context.Context, progress *host.Progress, root, work string
 	return nil
 }
 
-// takeUML copies user-mode Linux together with its loader and libraries: it is a
-// program of the guest's suite and the host's C library may be too old for it.
-func takeUML(root, work string) error {
-	kernel := filepath.Join(root, "usr/bin/linux.uml")
+// takeUML copies user-mode Linux out of the folder uml into work, together with its
+// loader and libraries: the host's C library may be too old for it.
+func takeUML(root, uml, work string) error {
+	kernel := filepath.Join(uml, "usr/bin/linux.uml")
 	binary, err := elf.Open(kernel)
 	if err != nil {
 		return err
@@ -43,7 +45,7 @@ func takeUML(root, work string) error {
 	if err := errors.Join(err, binary.Close()); err != nil {
 		return err
 	}
-	suiteLibraries := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	suiteLibraries := filepath.Join(uml, "usr/lib/x86_64-linux-gnu")
 	copies := map[string]string{
 		kernel: "linux",
 		filepath.Join(suiteLibraries, "ld-linux-x86-64.so.2"): "ld.so",
@@ -67,17 +69,7 @@ func takeUML(root, work string) error {
 
 	// The package keeps its modules apart from other kernels'; modprobe looks in
 	// one place only.
-	modules, err := filepath.Glob(filepath.Join(root, "usr/lib/uml/modules/*"))
-	if err != nil {
-		return err
-	}
-	for _, folder := range modules {
-		version := filepath.Base(folder)
-		if err := os.Symlink("../uml/modules/"+version, filepath.Join(root, "usr/lib/modules", version)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return os.CopyFS(filepath.Join(root, "usr/lib/modules"), os.DirFS(filepath.Join(uml, "usr/lib/uml/modules")))
 }
 
 func takeCloudKernel(ctx context.Context, progress *host.Progress, root, work string) error {
