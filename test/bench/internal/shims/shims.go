@@ -27,6 +27,10 @@ const (
 	runcShim     = "containerd-shim-runc-v2"
 )
 
+// runcRoot is where containerd's runc service, ours too, has the state of runc, by
+// namespace.
+const runcRoot = "/run/containerd/runc"
+
 // idle is how long a shim does nothing before it is measured. Both give memory
 // back to the kernel every 30 seconds.
 const idle = 32 * time.Second
@@ -282,7 +286,7 @@ func (c *couple) shim(kind string) (pid int, err error) {
 			return 0, fmt.Errorf("find the shim of %s: %w", id, err)
 		}
 		if pid != 0 && parent != pid {
-			return 0, fmt.Errorf("%s has a shim of its own: one pod has to have one shim", id)
+			return 0, fmt.Errorf("%s is served by process %d, and its pod by %d: one pod has to have one shim", id, parent, pid)
 		}
 		pid = parent
 	}
@@ -332,6 +336,7 @@ func (c *couple) stop() (err error) {
 	if err != nil {
 		err = fmt.Errorf("containers of the benchmark are left: %w", err)
 	}
+	_ = os.Remove(filepath.Join(runcRoot, c.name)) // both leave it; not there when nothing was started
 	_ = c.containerd.Process.Signal(unix.SIGTERM)
 	select {
 	case <-c.ended:
