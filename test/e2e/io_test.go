@@ -68,7 +68,7 @@ type ioWay struct {
 // is counted for the cgroup that the file belonged to, which may be that of a
 // container before.
 const (
-	directMiB = 120
+	directMiB = 110
 	otherMiB  = 60
 )
 
@@ -118,10 +118,14 @@ func wantRate(t *testing.T, what string, limit, above, below float64, measure fu
 // the same.
 func TestIORateHoldsOnEveryStorage(t *testing.T) {
 	need(t, runc, spare, ioLimit)
-	for _, s := range storages(t) {
+	for i, s := range storages(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			slow, free := newBox(t, "runc", slowIO), newBox(t, "runc", freeIO)
-			for _, w := range ioWays {
+			uses := ioWays
+			if i > 2 { // the same file systems, on something else
+				uses = ioWays[:1]
+			}
+			for _, w := range uses {
 				wantRate(t, w.name, slowRate, w.above, w.below, func() float64 {
 					return slow.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "rbps=20971520 wbps=20971520 riops=max wiops=max") })
 				})

@@ -65,7 +65,9 @@ func TestShimTerminal(t *testing.T) {
 // A client that comes later gets the output, and the exit code.
 func TestShimAttach(t *testing.T) {
 	c := newCtr(t)
-	cc := c.held("echo hello; exit 4")
+	// It ends when its output was seen: an end that overtakes it would take the
+	// client's pipe away.
+	cc := c.held("echo hello; until [ -e /gate/seen ]; do sleep 0.02; done; exit 4")
 	if out := cc.run("--detach").wait(60 * time.Second); out.Code != 0 {
 		t.Fatalf("ctr run --detach: %v", out)
 	}
@@ -77,6 +79,13 @@ func TestShimAttach(t *testing.T) {
 		return ""
 	})
 	cc.release()
+	eventually(t, 30*time.Second, func() string {
+		if out := attached.output(); out.Stdout != "hello\n" {
+			return fmt.Sprintf("ctr task attach has not shown the output: %v", out)
+		}
+		return ""
+	})
+	writeFile(t, filepath.Join(cc.gate, "seen"), "")
 	if out := attached.wait(60 * time.Second); out.Code != 4 || out.Stdout != "hello\n" {
 		t.Errorf("ctr task attach: %v", out)
 	}
