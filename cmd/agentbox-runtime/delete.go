@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -80,8 +79,8 @@ func (inv *invocation) lowLevelDelete(runtime string) error {
 // isLost reports whether a sandbox runs that the low-level runtime does not know:
 // it was itself killed after the start, before it wrote down what it had started.
 func isLost(st *state.State) bool {
-	_, err := os.Lstat(filepath.Join(st.RealRoot, st.ID))
-	return errors.Is(err, fs.ErrNotExist) && st.Started != nil && st.Started.Init.Running()
+	_, known := recordedPid(st)
+	return !known && st.Started != nil && st.Started.Init.Running()
 }
 
 // killLost ends a sandbox that isLost, which only a forced delete asks for.

@@ -13,20 +13,29 @@ import (
 // left from an earlier one, or written by somebody else. Only a runtime whose
 // record is not known is taken at the word of its pid file.
 func initPid(st *state.State) (int, error) {
+	if pid, ok := recordedPid(st); ok {
+		return pid, nil
+	}
+	return state.ReadPid(st.PidFile)
+}
+
+// recordedPid returns the pid in the low-level runtime's own record. Its folder
+// is there before the record is: crun writes it after the program has begun.
+func recordedPid(st *state.State) (pid int, ok bool) {
 	dir := filepath.Join(st.RealRoot, st.ID)
 	var runc struct {
 		Pid int `json:"init_process_pid"`
 	}
 	if readJSON(filepath.Join(dir, "state.json"), &runc) && runc.Pid > 0 {
-		return runc.Pid, nil
+		return runc.Pid, true
 	}
 	var crun struct {
 		Pid int `json:"pid"`
 	}
 	if readJSON(filepath.Join(dir, "status"), &crun) && crun.Pid > 0 {
-		return crun.Pid, nil
+		return crun.Pid, true
 	}
-	return state.ReadPid(st.PidFile)
+	return 0, false
 }
 
 func readJSON(name string, to any) bool {

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -467,28 +468,42 @@ func removeRemains(t *testing.T, c *Container) {
 // sandbox and not have written it down. Who asks for its removal by force gets
 // that.
 func TestForcedDeleteEndsASandboxThatItsRuntimeLost(t *testing.T) {
-	eachWay(t, func(t *testing.T, lowLevel string, w way) {
-		b := newBox(t, lowLevel)
-		c := b.container(sh("echo ready; sleep 1000"))
-		c.begin(w)
-		c.printed("ready")
-		pid := c.pid()
-		if w == byRun { // nor its wrapper
-			kill(t, c.main.cmd.Process.Pid, unix.SIGKILL)
-			c.main.wait(10 * time.Second)
-		}
-		if err := os.RemoveAll(filepath.Join(b.Root, c.ID)); err != nil {
-			t.Fatal(err)
-		}
-		b.try("delete", "--force", c.ID)
-		if alive(pid) {
-			t.Errorf("the first process, %d, is still running", pid)
-			kill(t, pid, unix.SIGKILL)
-		}
-		removeRemains(t, c)
-		c.nothingLeft()
-		if r := c.kept(c.ID); len(r) != 1 {
-			t.Errorf("%d results are kept", len(r))
-		}
-	})
+	for _, c := range []struct {
+		name string
+		lose func(folder string) error
+	}{
+		{"before its folder", os.RemoveAll},
+		{"between its folder and its record", func(folder string) error {
+			return errors.Join(os.RemoveAll(filepath.Join(folder, "state.json")), os.RemoveAll(filepath.Join(folder, "status")))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachWay(t, func(t *testing.T, lowLevel string, w way) { forcedDeleteOfALostSandbox(t, lowLevel, w, c.lose) })
+		})
+	}
+}
+
+func forcedDeleteOfALostSandbox(t *testing.T, lowLevel string, w way, lose func(folder string) error) {
+	b := newBox(t, lowLevel)
+	c := b.container(sh("echo ready; sleep 1000"))
+	c.begin(w)
+	c.printed("ready")
+	pid := c.pid()
+	if w == byRun { // nor its wrapper
+		kill(t, c.main.cmd.Process.Pid, unix.SIGKILL)
+		c.main.wait(10 * time.Second)
+	}
+	if err := lose(filepath.Join(b.Root, c.ID)); err != nil {
+		t.Fatal(err)
+	}
+	b.try("delete", "--force", c.ID)
+	if alive(pid) {
+		t.Errorf("the first process, %d, is still running", pid)
+		kill(t, pid, unix.SIGKILL)
+	}
+	removeRemains(t, c)
+	c.nothingLeft()
+	if r := c.kept(c.ID); len(r) != 1 {
+		t.Errorf("%d results are kept", len(r))
+	}
 }
