@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/test/promise"
 )
 
 func inode(st fs.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
@@ -151,7 +152,7 @@ func liveDisks(t *testing.T) []limits.Device {
 	t.Helper()
 	entries, err := os.ReadDir("/sys/block")
 	if err != nil {
-		t.Skip(err)
+		promise.Lacks(t, err)
 	}
 	var disks []limits.Device
 	for _, e := range entries {
@@ -176,11 +177,11 @@ func limited(t *testing.T, c *Cgroup, disks []limits.Device, rate int) (*Cgroup,
 	}
 	place, ok := paths.Places[controller]
 	if !ok {
-		t.Skip("the blkio controller is not mounted")
+		promise.Lacks(t, "the blkio controller is not mounted")
 	}
 	place.Path, place.ID = path.Join(place.Path, fmt.Sprintf("agentbox-unit-test-%d", os.Getpid())), 0
 	if err := os.Mkdir(place.Dir(), 0o755); err != nil {
-		t.Skip(err)
+		promise.Lacks(t, err)
 	}
 	t.Cleanup(func() {
 		if err := os.Remove(place.Dir()); err != nil {
@@ -198,7 +199,7 @@ func limited(t *testing.T, c *Cgroup, disks []limits.Device, rate int) (*Cgroup,
 		}
 		t.Logf("%s: %v", disk, err)
 	}
-	t.Skip("no disk here takes a rate in this process's cgroup")
+	promise.Lacks(t, "no disk here takes a rate in this process's cgroup")
 	return nil, limits.Device{}
 }
 
