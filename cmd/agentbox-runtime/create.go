@@ -14,6 +14,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/engine"
 	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/ocicli"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/spec"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -100,7 +101,7 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 	}
 	st := inv.newState(cfg, runtime, plan, doc)
 	st.Bundle, st.Warnings, st.Pause = filepath.Dir(path), warnings, pause == spec.KnownPause
-	if st.Creator, err = state.FindProcess(os.Getpid()); err != nil {
+	if st.Creator, err = procfs.FindProcess(os.Getpid()); err != nil {
 		return nil, fmt.Errorf("look at this process: %w", err)
 	}
 	if err := inv.states.Create(st); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/readback"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -56,7 +57,7 @@ func verify(states state.Store, st *state.State, pid int, at readback.Moment) er
 		Held:        report.Held,
 		Warnings:    report.Warnings,
 	}
-	if init, err := state.FindProcess(pid); err == nil {
+	if init, err := procfs.FindProcess(pid); err == nil {
 		st.Started.Init = init
 	}
 	return states.Update(st)

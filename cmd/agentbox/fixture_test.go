@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -53,7 +54,7 @@ func (f *fixture) write(name, content string) {
 // live adds a sandbox that runs: this very process is its first one.
 func (f *fixture) live(id, name string) *state.State {
 	f.t.Helper()
-	self, err := state.FindProcess(os.Getpid())
+	self, err := procfs.FindProcess(os.Getpid())
 	if err != nil {
 		f.t.Fatal(err)
 	}

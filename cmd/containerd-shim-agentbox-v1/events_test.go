@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/runtime"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -266,7 +267,7 @@ func TestSandbox(t *testing.T) {
 	if r, err := s.end(42, 0, time.Now()); r != nil || err != nil || s.oomKills() != 0 {
 		t.Errorf("a container that is no sandbox: %+v, %v", r, err)
 	}
-	st := &state.State{ID: "c1", Root: state.CleanRoot(root), RealRoot: root, Runtime: "/r", Nonce: "1", Started: &state.Started{Init: state.Process{Pid: 42}}}
+	st := &state.State{ID: "c1", Root: state.CleanRoot(root), RealRoot: root, Runtime: "/r", Nonce: "1", Started: &state.Started{Init: procfs.Process{Pid: 42}}}
 	if err := store.Create(st); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/cgroup/cgrouptest"
 	"github.com/agentbox/agentbox/pkg/harvest"
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -35,7 +36,7 @@ func started(t *testing.T) (st *state.State, tree string) {
 		ID: "0123456789ab", Root: "/run/runc", RealRoot: t.TempDir(), Runtime: "/usr/sbin/runc", Nonce: result.NewNonce(time.Now()), Bundle: t.TempDir(),
 		CreatedAt: time.Now().Add(-time.Minute), Results: result.Store{Dir: filepath.Join(t.TempDir(), "results")},
 		Started: &state.Started{
-			Init: state.Process{Pid: 1 << 30, StartTime: 1}, // no pid is that large
+			Init: procfs.Process{Pid: 1 << 30, StartTime: 1}, // no pid is that large
 			Cgroup: &cgroup.Paths{Version: 2, Places: map[string]cgroup.Place{
 				"": {Mount: filepath.Join(tree, "sys/fs/cgroup"), Path: scope},
 			}},
@@ -277,7 +278,7 @@ func TestLive(t *testing.T) {
 		_ = process.Process.Kill()
 		_ = process.Wait()
 	}()
-	alive, err := state.FindProcess(process.Process.Pid)
+	alive, err := procfs.FindProcess(process.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,12 +297,12 @@ func TestLive(t *testing.T) {
 		{"ended", func(*state.State) {}, verdict.OOMKilled, 5},
 		{"ended, and the exit is known already", func(st *state.State) { st.Evidence = &waited }, verdict.Exited, 0},
 		{"no pid, and the low-level runtime has it", func(st *state.State) {
-			st.Started.Init = state.Process{}
+			st.Started.Init = procfs.Process{}
 			if err := os.Mkdir(filepath.Join(st.RealRoot, st.ID), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}, verdict.Running, 5},
-		{"no pid, and the low-level runtime has it no more", func(st *state.State) { st.Started.Init = state.Process{} }, verdict.OOMKilled, 5},
+		{"no pid, and the low-level runtime has it no more", func(st *state.State) { st.Started.Init = procfs.Process{} }, verdict.OOMKilled, 5},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
@@ -26,14 +27,14 @@ type State struct {
 	Root    string `json:"root"`  // the low-level runtime's state folder, as every command names it
 	Nonce   string `json:"nonce"` // tells this creation from others of the same id
 
-	Runtime   string       `json:"runtime"`   // absolute path of the low-level runtime
-	RealRoot  string       `json:"real_root"` // where that runtime really keeps its containers
-	Bundle    string       `json:"bundle"`    // absolute
-	PidFile   string       `json:"pid_file,omitempty"`
-	Door      result.Door  `json:"door"`
-	CreatedAt time.Time    `json:"created_at"`
-	Creator   Process      `json:"creator"` // runs the low-level create, with the same pid
-	Results   result.Store `json:"results"`
+	Runtime   string         `json:"runtime"`   // absolute path of the low-level runtime
+	RealRoot  string         `json:"real_root"` // where that runtime really keeps its containers
+	Bundle    string         `json:"bundle"`    // absolute
+	PidFile   string         `json:"pid_file,omitempty"`
+	Door      result.Door    `json:"door"`
+	CreatedAt time.Time      `json:"created_at"`
+	Creator   procfs.Process `json:"creator"` // runs the low-level create, with the same pid
+	Results   result.Store   `json:"results"`
 
 	// EngineDir is the engine's own folder of the container, where its name is
 	// found; empty: none is known.
@@ -62,7 +63,7 @@ type State struct {
 // Started is what was found when the container's first process waited with its
 // final limits.
 type Started struct {
-	Init        Process                       `json:"init"`
+	Init        procfs.Process                `json:"init"`
 	Cgroup      *cgroup.Paths                 `json:"cgroup,omitempty"` // nil: no cgroup was found
 	Enforcement map[string]result.Enforcement `json:"enforcement"`
 	Held        verdict.Limits                `json:"held"`

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 )
@@ -52,9 +53,9 @@ func deadPid(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
-func self(t *testing.T) state.Process {
+func self(t *testing.T) procfs.Process {
 	t.Helper()
-	p, err := state.FindProcess(os.Getpid())
+	p, err := procfs.FindProcess(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,13 +234,13 @@ func TestOrphans(t *testing.T) {
 		_ = init.Process.Kill()
 		_ = init.Wait()
 	}()
-	alive, err := state.FindProcess(init.Process.Pid)
+	alive, err := procfs.FindProcess(init.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	reused := alive
 	reused.StartTime++
-	dead := state.Process{Pid: deadPid(t), StartTime: 1}
+	dead := procfs.Process{Pid: deadPid(t), StartTime: 1}
 
 	low := t.TempDir() // the low-level runtime's folder
 	other := t.TempDir()

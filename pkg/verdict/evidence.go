@@ -1,5 +1,7 @@
 package verdict
 
+import "time"
+
 // Evidence is what is known about the end of a sandbox: counters that the
 // kernel kept for its cgroup, and its exit where somebody saw it. A nil pointer
 // is a thing that could not be read.
@@ -21,6 +23,18 @@ type Evidence struct {
 	Throttled *int64 `json:"nr_throttled,omitempty"`
 
 	Exit Exit `json:"exit"`
+
+	// Strike is what the supervisor ended the sandbox for; nil: it did not.
+	Strike *Strike `json:"strike,omitempty"`
+}
+
+// Strike is a limit that the supervisor saw crossed, recorded before it ended
+// the sandbox.
+type Strike struct {
+	Code     Code      `json:"code"`
+	Limit    int64     `json:"limit"`    // bytes, tasks, or nanoseconds
+	Measured int64     `json:"measured"` // in the same unit
+	At       time.Time `json:"at"`
 }
 
 // MemoryEvents are fields of memory.events or memory.events.local

@@ -33,6 +33,9 @@ type Code string
 const (
 	MemoryLimitExceeded Code = "SANDBOX_MEMORY_LIMIT_EXCEEDED"
 	HostMemoryExhausted Code = "SANDBOX_HOST_MEMORY_EXHAUSTED"
+	MemoryStalled       Code = "SANDBOX_MEMORY_STALLED"
+	CPUTimeExceeded     Code = "SANDBOX_CPU_TIME_EXCEEDED"
+	WallTimeExceeded    Code = "SANDBOX_WALL_TIME_EXCEEDED"
 	PidsLimitReached    Code = "SANDBOX_PIDS_LIMIT_REACHED"
 	LimitUnenforceable  Code = "SANDBOX_LIMIT_UNENFORCEABLE"
 	ConfigInvalid       Code = "SANDBOX_CONFIG_INVALID"

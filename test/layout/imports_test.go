@@ -21,6 +21,7 @@ const module = "github.com/agentbox/agentbox/"
 var order = []string{
 	"pkg/limits",
 	"pkg/smallfile",
+	"pkg/procfs",
 	"pkg/blockdev",
 	"pkg/note",
 	"pkg/engine",
@@ -35,6 +36,7 @@ var order = []string{
 	"pkg/result",
 	"pkg/doctor",
 	"pkg/readback",
+	"pkg/fallback",
 	"pkg/state",
 	"pkg/harvest",
 	"pkg/install",
