@@ -116,7 +116,7 @@ vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM
 	@for suite in $(VM_SUITES); do \
 	  echo "== $$suite"; \
 	  $(GO) run ./test/vm run -engine uml -suite $$suite -init systemd -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
-	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,systemd -test.run TestSystemd $(ARGS) || exit 1; \
+	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,ctr,systemd -test.run TestSystemd $(ARGS) || exit 1; \
 	done
 
 .PHONY: vm-image

@@ -73,14 +73,7 @@ var limitFiles = []string{
 // process.
 func (c *DockerContainer) shot() map[string]string {
 	c.t.Helper()
-	all := map[string]string{}
-	for _, folder := range []string{c.scope(), c.folder()} {
-		g := Cgroup{t: c.t, dirs: map[string]string{"": folder}}
-		for _, name := range limitFiles {
-			all[filepath.Join(strings.TrimPrefix(folder, c.parentFolder()), name)] = g.read(name)
-		}
-	}
-	return all
+	return shotOf(c.t, c.scope(), c.folder())
 }
 
 // difference is what changed from one shot to the next; empty: nothing.
@@ -208,19 +201,10 @@ type systemdStep struct {
 // systemdSteps are what happens on a host every day. A reload alone writes nothing
 // on some versions: the units are written anew when one beside them changes.
 func (d *Docker) systemdSteps() []systemdStep {
-	ctl := func(args ...string) func(*testing.T) {
-		return func(t *testing.T) { t.Helper(); systemctl(t, args...) }
-	}
-	return []systemdStep{
-		{"systemctl daemon-reload", ctl("daemon-reload")},
-		{"the restart of a service", ctl("restart", "dbus.service")},
-		{"another container", func(*testing.T) {
-			d.do(append(d.words(d.newName(), "agentbox", "--rm"), "true")...)
-		}},
-		{"a property of the slice", ctl("set-property", "--runtime", d.cgroupParent(), "CPUWeight=90")},
-		{"systemctl daemon-reload again", ctl("daemon-reload")},
-		{"systemctl daemon-reexec", ctl("daemon-reexec")},
-	}
+	another := systemdStep{"another container", func(*testing.T) {
+		d.do(append(d.words(d.newName(), "agentbox", "--rm"), "true")...)
+	}}
+	return slices.Insert(unitSteps(d.cgroupParent()), 2, another)
 }
 
 // After a reload a sandbox still dies as one.
@@ -272,4 +256,31 @@ func wantMemoryOrUnknown(t *testing.T, r *result.Result, scopeMayRunOut bool) {
 	if r.Status != verdict.Ended || r.ErrorCode != "" {
 		t.Errorf("there is no evidence, and the result says %s", describe(r))
 	}
+}
+
+// unitSteps are what an administrator does that makes systemd write cgroups anew.
+func unitSteps(slice string) []systemdStep {
+	ctl := func(args ...string) func(*testing.T) {
+		return func(t *testing.T) { t.Helper(); systemctl(t, args...) }
+	}
+	return []systemdStep{
+		{"systemctl daemon-reload", ctl("daemon-reload")},
+		{"the restart of a service", ctl("restart", "dbus.service")},
+		{"a property of the slice", ctl("set-property", "--runtime", slice, "CPUWeight=90")},
+		{"systemctl daemon-reload again", ctl("daemon-reload")},
+		{"systemctl daemon-reexec", ctl("daemon-reexec")},
+	}
+}
+
+// shotOf is what the files of limits say in some cgroups.
+func shotOf(t *testing.T, folders ...string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, folder := range folders {
+		g := Cgroup{t: t, dirs: map[string]string{"": folder}}
+		for _, name := range limitFiles {
+			all[strings.TrimPrefix(filepath.Join(folder, name), "/sys/fs/cgroup")] = g.read(name)
+		}
+	}
+	return all
 }
