@@ -1,6 +1,8 @@
 package harvest
 
 import (
+	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/result"
@@ -28,8 +30,8 @@ func End(states state.Store, st *state.State, seen verdict.Exit, now time.Time) 
 // over-counts, but grows with each kill.
 func OOMKills(st *state.State) int64 {
 	ev, _, err := read(st)
-	if err != nil {
-		return 0
+	if errors.Is(err, fs.ErrNotExist) {
+		addKill(&ev, logged(st))
 	}
 	return result.EventsOf(ev).OOMKill
 }

@@ -28,12 +28,20 @@ func Collect(st *state.State) {
 		return
 	}
 	ev, usage, err := read(st)
+	var killed *kill
+	if errors.Is(err, fs.ErrNotExist) {
+		killed = logged(st)
+	}
 	if err == nil || st.Evidence == nil {
 		st.Evidence, st.Usage = &ev, usage
-		if err != nil {
+		switch {
+		case killed != nil:
+			warn(st, err.Error()+"; that it was killed for memory is known from the kernel's log")
+		case err != nil:
 			warn(st, err.Error())
 		}
 	}
+	addKill(st.Evidence, killed)
 	st.Evidence.Exit = exitOf(st)
 }
 
