@@ -22,10 +22,10 @@ const ctrSlice = "ctr.slice"
 var stopCtrSlice sync.Once
 
 // systemdCtr is the shared containerd, for containers in scopes.
-func systemdCtr(t *testing.T, lowLevel string) *Ctr {
+func systemdCtr(t *testing.T, lowLevel string, config ...string) *Ctr {
 	t.Helper()
 	need(t, systemd, feature(lowLevel))
-	c := newCtr(t, "runtime = \""+lowLevel+"\"")
+	c := newCtr(t, append([]string{"runtime = \"" + lowLevel + "\""}, config...)...)
 	stopCtrSlice.Do(func() {
 		atEnd(func() error { return exec.Command("systemctl", "stop", ctrSliceName()).Run() })
 	})
@@ -46,11 +46,11 @@ func (c *CtrContainer) scope() string {
 }
 
 // underSystemdShim runs a test with runc and with crun below the shim.
-func underSystemdShim(t *testing.T, test func(*testing.T, *Ctr)) {
+func underSystemdShim(t *testing.T, test func(*testing.T, *Ctr), config ...string) {
 	need(t, systemd, ctr)
 	for _, lowLevel := range []string{"runc", "crun"} {
 		t.Run(lowLevel, func(t *testing.T) {
-			c := systemdCtr(t, lowLevel)
+			c := systemdCtr(t, lowLevel, config...)
 			c.LowLevel = lowLevel
 			test(t, c)
 		})
@@ -115,6 +115,25 @@ func wantOOMEvent(t *testing.T, cc *CtrContainer, kept *result.Result) {
 	wantSeen(t, r, verdict.OOMKilled, 137)
 	wantOOMVerdict(t, r)
 	sameResult(t, kept, r)
+}
+
+// With crun the limit that strikes is mostly that of the scope, and what is killed
+// lives in the cgroup below: the sandbox's own limit it is all the same.
+func TestSystemdShimCountsTheScope(t *testing.T) {
+	underSystemdShim(t, func(t *testing.T, c *Ctr) {
+		c.watch()
+		cc := c.held("(tail /dev/zero); while :; do sleep 0.05; done", inScope, memoryLimit(64*mib))
+		cc.detached()
+		cc.release()
+		cc.until(cc.ID, "/tasks/oom")
+		r := cc.result(cc.ID)
+		wantOOMEvidence(t, r)
+		if r.Status != verdict.Running || r.Evidence.KernelLog || *r.Usage.MemoryPeakBytes < 63*mib {
+			t.Errorf("it should run, with counters: %s", describe(r))
+		}
+		cc.call("task", "kill", "--signal", "KILL", cc.ID)
+		cc.until(cc.ID, "/tasks/exit")
+	}, "[oom]", `scope = "process"`)
 }
 
 // A sandbox that ends by itself, or is killed by somebody, did not run out of memory.
