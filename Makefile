@@ -123,7 +123,7 @@ VM_SUITE := forky
 vm-systemd-guest:
 	$(GO) run ./test/vm run -engine uml -suite $(VM_SUITE) -init systemd -no-docker -payload bin \
 	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
-	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,ctr,systemd -test.run TestSystemd $(ARGS)
+	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,ctr,shims,systemd -test.run TestSystemd $(ARGS)
 
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache

@@ -5,11 +5,13 @@ package e2e
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/result"
+	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
@@ -161,10 +163,30 @@ func TestSystemdShimEndsWithoutOOM(t *testing.T) {
 // own.
 func TestSystemdShimMemoryBombs(t *testing.T) {
 	underSystemdShim(t, func(t *testing.T, c *Ctr) {
-		total := 30
+		total := 16 // with each
 		if *soak {
 			total = 100
 		}
 		c.bombs(total, inScope)
 	})
+}
+
+// By Docker, which says nothing of the driver to a shim that is not runc's.
+func TestSystemdShimDocker(t *testing.T) {
+	d := newSystemdDocker(t, shims)
+	d.State = state.SystemDir
+	c := d.held("agentbox-shim", "-m 64m", "sleep 1000 & tail /dev/zero; echo survived")
+	if got := c.folder(); got != c.scope() {
+		t.Errorf("the container is in %s, want %s", got, c.scope())
+	}
+	c.letGo()
+	if out := c.ends(); out.Code != 137 || strings.Contains(out.Stdout, "survived") {
+		t.Errorf("the container did not die as one: %v", out)
+	}
+	if got := c.about("{{.State.OOMKilled}} {{.State.ExitCode}}"); got != "true 137" {
+		t.Errorf("docker inspect says OOMKilled and exit code %q", got)
+	}
+	r := c.verdict()
+	wantSeen(t, r, verdict.OOMKilled, 137)
+	wantOOMVerdict(t, r)
 }
