@@ -142,6 +142,7 @@ soak: e2e ## The long counts; hours
 	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
 	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test ARGS='-soak -test.run=Soak'
 	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml ARGS='-soak -test.run=Soak'
+	@$(SUITE) "systemd rounds" $(MAKE) --no-print-directory vm-systemd-guest ARGS='-soak -test.run=TestSystemdShimMemoryBombs'
 	@$(SUITE) --summary
 
 .PHONY: bench
