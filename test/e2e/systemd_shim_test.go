@@ -3,10 +3,8 @@
 package e2e
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,32 +17,26 @@ import (
 // it goes by the form of cgroupsPath.
 
 // ctrSlice has the scopes of containers of the shared containerd.
-const ctrSlice = "ctr.slice"
-
-var stopCtrSlice sync.Once
+var ctrSlice = token + "-ctr.slice"
 
 // systemdCtr is the shared containerd, for containers in scopes.
 func systemdCtr(t *testing.T, lowLevel string, config ...string) *Ctr {
 	t.Helper()
 	need(t, systemd, feature(lowLevel))
 	c := newCtr(t, append([]string{"runtime = \"" + lowLevel + "\""}, config...)...)
-	stopCtrSlice.Do(func() {
-		atEnd(func() error { return exec.Command("systemctl", "stop", ctrSliceName()).Run() })
-	})
+	stopSliceAtEnd()
 	return c
 }
-
-func ctrSliceName() string { return token + "-" + ctrSlice }
 
 // inScope puts a container into a scope, as Docker and Kubernetes say it.
 func inScope(s Spec) {
 	linux := s["linux"].(map[string]any)
-	linux["cgroupsPath"] = ctrSliceName() + ":box:" + filepath.Base(linux["cgroupsPath"].(string))
+	linux["cgroupsPath"] = ctrSlice + ":box:" + filepath.Base(linux["cgroupsPath"].(string))
 }
 
 // scope is the folder of the container's unit.
 func (c *CtrContainer) scope() string {
-	return filepath.Join(sliceFolder(ctrSliceName()), "box-"+c.ID+".scope")
+	return filepath.Join(sliceFolder(ctrSlice), "box-"+c.ID+".scope")
 }
 
 // underSystemdShim runs a test with runc and with crun below the shim.
@@ -76,7 +68,7 @@ func TestSystemdShimReloadKeepsTheLimits(t *testing.T) {
 			t.Errorf("the cgroup has %+v, want %+v", have, want)
 		}
 		before := shotOf(t, cc.scope(), inside.dirs[""])
-		for _, step := range unitSteps(ctrSliceName()) {
+		for _, step := range unitSteps(ctrSlice) {
 			step.do(t)
 			after := shotOf(t, cc.scope(), inside.dirs[""])
 			if changed := difference(before, after); changed != "" {

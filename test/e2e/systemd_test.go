@@ -44,6 +44,12 @@ func sliceFolder(slice string) string {
 	return folder
 }
 
+// stopSlice stops the slice of this run, and all below it. A slice stays when it is
+// empty.
+var stopSlice = sync.OnceValue(func() error { return exec.Command("systemctl", "stop", token+".slice").Run() })
+
+var stopSliceAtEnd = sync.OnceFunc(func() { atEnd(stopSlice) })
+
 // scope is the folder of the container's unit, named as runc and crun name it.
 func (c *DockerContainer) scope() string {
 	return filepath.Join(c.parentFolder(), "docker-"+c.ID+".scope")
