@@ -22,14 +22,17 @@ import (
 //
 // It can be called again. Evidence that has an exit is final, and what was read
 // once is better than nothing when the cgroup is gone meanwhile.
-func Collect(st *state.State) {
+func Collect(st *state.State) { collect(st, exitOf(st)) }
+
+// collect is Collect for an exit that was seen, or not.
+func collect(st *state.State, exit verdict.Exit) {
 	st.Name = Name(st)
 	if st.Evidence != nil && st.Evidence.Exit.Code != nil {
 		return
 	}
 	ev, usage, err := read(st)
 	var killed *kill
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && mayBeKilled(exit) {
 		killed = logged(st)
 	}
 	if err == nil || st.Evidence == nil {
@@ -42,7 +45,7 @@ func Collect(st *state.State) {
 		}
 	}
 	addKill(st.Evidence, killed)
-	st.Evidence.Exit = exitOf(st)
+	st.Evidence.Exit = exit
 }
 
 // warn adds a warning once: a delete that the low-level runtime refused is

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/oomlog"
 	"github.com/agentbox/agentbox/pkg/state"
@@ -21,6 +23,13 @@ func logged(st *state.State) *kill {
 		return nil // then the verdict says what is known without it
 	}
 	return findKill(kills, st.Started)
+}
+
+// mayBeKilled reports whether the first process may have ended by SIGKILL. The log
+// is long: nobody else is looked for in it.
+func mayBeKilled(exit verdict.Exit) bool {
+	const killed = 128 + int(unix.SIGKILL)
+	return exit.Code == nil || *exit.Code == killed
 }
 
 // kill is an out-of-memory kill of the first process of a sandbox.

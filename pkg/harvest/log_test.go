@@ -68,3 +68,14 @@ func TestKernelLog(t *testing.T) {
 		})
 	}
 }
+
+func TestMayBeKilled(t *testing.T) {
+	for code, want := range map[int]bool{0: false, 9: false, 137: true, 143: false} {
+		if got := mayBeKilled(verdict.Exit{Code: &code}); got != want {
+			t.Errorf("%d: %t", code, got)
+		}
+	}
+	if !mayBeKilled(verdict.Exit{}) {
+		t.Error("an exit that nobody saw may be a kill")
+	}
+}

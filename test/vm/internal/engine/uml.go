@@ -46,7 +46,7 @@ func (*uml) Command(machine Machine) (Command, error) {
 		"con1=null", "con=null", "ssl=null",
 		// Its default is 16 KiB, less than two reports of an OOM kill; other kernels
 		// have 128 KiB and more.
-		"log_buf_len=1M",
+		"log_buf_len=256K",
 	}
 	for i, disk := range machine.Disks {
 		name := device(i)
