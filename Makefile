@@ -75,18 +75,20 @@ vm-guest:
 	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
 	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) $(VM_ARGS_$(ENGINE)) $(ARGS)
 
-# The whole of it in user-mode Linux, which has one CPU: two guests, one for what
-# goes through the doors of engines other than Docker. What they say comes when
-# they end, one after the other.
+# The whole of it in user-mode Linux, which has one CPU: three guests, one for what
+# goes through the doors of engines other than Docker, and one with systemd. What
+# they say comes when they end, one after the other.
 VM_DOORS := '^Test(Soak)?(Shim|CRI|Install)'
-.PHONY: vm-uml vm-uml-doors vm-uml-rest
+.PHONY: vm-uml vm-uml-doors vm-uml-rest vm-uml-systemd
 vm-uml: e2e
-	@echo "two guests at once; this takes about ten minutes"
-	@$(MAKE) --no-print-directory -j2 -Otarget vm-uml-rest vm-uml-doors
+	@echo "three guests at once; this takes about twelve minutes"
+	@$(MAKE) --no-print-directory -j3 -Otarget vm-uml-rest vm-uml-doors vm-uml-systemd
 vm-uml-doors:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.run $(VM_DOORS) $(ARGS)"
 vm-uml-rest:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS) $(ARGS)"
+vm-uml-systemd:
+	@$(MAKE) --no-print-directory vm-systemd-guest
 
 # QEMU without KVM is ten times slower: what a second CPU and a stock kernel add.
 VM_ARGS_uml  := -promise=$(VM_PROMISE)
@@ -114,10 +116,14 @@ VM_SUITES ?= forky trixie
 .PHONY: vm-systemd
 vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM_SUITES=forky: one of them)
 	@for suite in $(VM_SUITES); do \
-	  echo "== $$suite"; \
-	  $(GO) run ./test/vm run -engine uml -suite $$suite -init systemd -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
-	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,systemd -test.run TestSystemd $(ARGS) || exit 1; \
+	  echo "== $$suite"; $(MAKE) --no-print-directory vm-systemd-guest VM_SUITE=$$suite || exit 1; \
 	done
+VM_SUITE := forky
+.PHONY: vm-systemd-guest
+vm-systemd-guest:
+	$(GO) run ./test/vm run -engine uml -suite $(VM_SUITE) -init systemd -no-docker -payload bin \
+	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
+	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,ctr,shims,systemd -test.run TestSystemd $(ARGS)
 
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache
@@ -136,6 +142,7 @@ soak: e2e ## The long counts; hours
 	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
 	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test ARGS='-soak -test.run=Soak'
 	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml ARGS='-soak -test.run=Soak'
+	@$(SUITE) "systemd rounds" $(MAKE) --no-print-directory vm-systemd-guest ARGS='-soak -test.run=TestSystemdShimMemoryBombs'
 	@$(SUITE) --summary
 
 .PHONY: bench

@@ -436,7 +436,7 @@ func (e *engine) stop() error {
 	e.unmount()
 	e.removeCgroups()
 	if e.driver == systemdUnit {
-		problems = append(problems, exec.Command("systemctl", "stop", e.cgroupParent()).Run())
+		problems = append(problems, stopSlice())
 	}
 	return errors.Join(append(problems, os.RemoveAll(e.dir), os.RemoveAll(e.disk))...)
 }

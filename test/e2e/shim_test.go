@@ -534,10 +534,12 @@ func TestShimMemoryBombInAnExec(t *testing.T) {
 
 // Many sandboxes run out of memory at the same time, and the events of each are
 // in order.
-func TestSoakShimMemoryBombs(t *testing.T) {
+func TestSoakShimMemoryBombs(t *testing.T) { newCtr(t).bombs(rounds(30)) }
+
+func (c *Ctr) bombs(total int, tweaks ...Tweak) {
 	const atOnce = 8
-	total := rounds(30)
-	c := newCtr(t)
+	t := c.t
+	t.Helper()
 	c.watch()
 	work := make(chan *CtrContainer)
 	var wg sync.WaitGroup
@@ -553,7 +555,7 @@ func TestSoakShimMemoryBombs(t *testing.T) {
 	}
 	var all []*CtrContainer
 	for range total {
-		cc := c.container([]string{"/bin/tail", "/dev/zero"}, memoryLimit(16*mib))
+		cc := c.container([]string{"/bin/tail", "/dev/zero"}, append(tweaks, memoryLimit(16*mib))...)
 		all = append(all, cc)
 		work <- cc
 	}

@@ -23,6 +23,7 @@ var order = []string{
 	"pkg/smallfile",
 	"pkg/blockdev",
 	"pkg/note",
+	"pkg/oomlog",
 	"pkg/engine",
 	"pkg/ocicli",
 	"pkg/lowlevel",

@@ -44,6 +44,9 @@ func (*uml) Command(machine Machine) (Command, error) {
 		// Its default would be a folder in the user's home.
 		"uml_dir=" + filepath.Join(machine.Scratch, "uml"),
 		"con1=null", "con=null", "ssl=null",
+		// Its default is 16 KiB, less than two reports of an OOM kill; other kernels
+		// have 128 KiB and more.
+		"log_buf_len=256K",
 	}
 	for i, disk := range machine.Disks {
 		name := device(i)
