@@ -20,7 +20,9 @@ SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
 HOST_PROMISE ?= runc,docker,io,ctr,cri
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,cri,configbody
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri
+# containerd 1.7 keeps the settings in its own file to itself.
+VM_PROMISE_forky := ,configbody
 TIMEOUT      := 30m
 
 .PHONY: help
@@ -65,13 +67,15 @@ host-test: e2e ## End-to-end tests on this machine's kernel: runc and Docker by 
 	AGENTBOX_BIN=$(BIN) $(BIN)/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=$(HOST_PROMISE) $(ARGS)
 
 ENGINE ?= uml
+# The Debian suite of the guest: forky has the newest engines, trixie older ones.
+VM_SUITE ?= forky
 # Further flags of test/vm, such as -spare 2G or -cgroup v1.
 VM_FLAGS ?=
 .PHONY: vm-test
 vm-test: e2e vm-guest ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS=-test.run=...)
 .PHONY: vm-guest
 vm-guest:
-	$(GO) run ./test/vm run -engine $(ENGINE) -no-docker -spare 6G $(VM_FLAGS) -payload bin \
+	$(GO) run ./test/vm run -engine $(ENGINE) -suite $(VM_SUITE) -no-docker -spare 6G $(VM_FLAGS) -payload bin \
 	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
 	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) $(VM_ARGS_$(ENGINE)) $(ARGS)
 
@@ -80,7 +84,7 @@ vm-guest:
 # they end, one after the other.
 VM_DOORS := '^Test(Soak)?(Shim|CRI|Install)'
 .PHONY: vm-uml vm-uml-doors vm-uml-rest
-vm-uml: e2e
+vm-uml: e2e ## All end-to-end tests in user-mode Linux (VM_SUITE=trixie: with older engines)
 	@echo "two guests at once; this takes about ten minutes"
 	@$(MAKE) --no-print-directory -j2 -Otarget vm-uml-rest vm-uml-doors
 vm-uml-doors:
@@ -89,8 +93,8 @@ vm-uml-rest:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS) $(ARGS)"
 
 # QEMU without KVM is ten times slower: what a second CPU and a stock kernel add.
-VM_ARGS_uml  := -promise=$(VM_PROMISE)
-VM_ARGS_qemu := -promise=$(VM_PROMISE),cpus2 -slow 10 -test.run \
+VM_ARGS_uml  := -promise=$(VM_PROMISE)$(VM_PROMISE_$(VM_SUITE))
+VM_ARGS_qemu := -promise=$(VM_PROMISE)$(VM_PROMISE_$(VM_SUITE)),cpus2 -slow 10 -test.run \
   'TestSandboxOutOfMemoryDiesAsOne|TestMemoryHogCannotEscapeIntoSwap|TestSpinnersGet|TestDockerMemoryBomb|TestDockerCPULimitHolds|TestDockerResultOutlives|TestIORequestForAnyDevice|TestIODeviceOfThePolicy|TestIOOperationsHold'
 
 # The same kernel made less of in several ways, and what doctor has to say of it.
@@ -109,7 +113,6 @@ vm-doctor: e2e ## doctor on kernels and cgroup arrangements of every kind (user-
 	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -test.run 'TestDoctor(Says|ExitCode)' -expect $$expect || exit 1; \
 	done
 
-# Debian's suites that guests are made of: the newest engines, and older ones.
 VM_SUITES ?= forky trixie
 .PHONY: vm-systemd
 vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM_SUITES=forky: one of them)
@@ -121,11 +124,11 @@ vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM
 
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache
-	$(GO) run ./test/vm image
+	$(GO) run ./test/vm image -suite $(VM_SUITE)
 
 .PHONY: vm-shell
 vm-shell: build ## A prompt in a guest with Docker up and bin/ on the PATH
-	$(GO) run ./test/vm shell -engine $(ENGINE) $(VM_FLAGS) -payload bin
+	$(GO) run ./test/vm shell -engine $(ENGINE) -suite $(VM_SUITE) $(VM_FLAGS) -payload bin
 
 .PHONY: fuzz
 fuzz: ## Fuzzes every target for FUZZTIME (5m) each
