@@ -20,9 +20,9 @@ SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
 HOST_PROMISE ?= runc,docker,io,ctr,cri
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri
-# containerd 1.7 keeps the settings in its own file to itself.
-VM_PROMISE_forky := ,configbody
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri,python3,node,java,make
+# trixie has containerd 1.7.
+VM_PROMISE_forky := ,containerd2
 TIMEOUT      := 30m
 
 .PHONY: help

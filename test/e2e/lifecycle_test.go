@@ -355,7 +355,7 @@ func TestSoakRuntimeKilledAtAnyMoment(t *testing.T) {
 			p := launch(t, b.command(args...))
 			if i == 0 {
 				at := time.Now()
-				eventually(t, 30*time.Second, func() string {
+				eventually(t, 60*time.Second, func() string {
 					if !exists(c.PidFile) {
 						return "no pid file"
 					}
@@ -369,7 +369,7 @@ func TestSoakRuntimeKilledAtAnyMoment(t *testing.T) {
 			p.wait(10 * time.Second)
 
 			// The low-level runtime's init may be without limits, and ends.
-			eventually(t, 10*time.Second, func() string {
+			eventually(t, 60*time.Second, func() string {
 				for _, pid := range membersOf(c.ID) {
 					if n, ok := pidsMaxOf(pid); ok && n != "99" {
 						return fmt.Sprintf("round %d: process %d runs with pids.max %s", i, pid, n)
@@ -439,7 +439,7 @@ func pidsMaxOf(pid int) (string, bool) {
 // be told to go on. The user's program must not be among it.
 func removeRemains(t *testing.T, c *Container) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		pids := membersOf(c.ID)
 		for _, pid := range pids {
 			cmdline, _ := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")

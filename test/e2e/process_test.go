@@ -249,7 +249,7 @@ func (s *Screen) launch(cmd *exec.Cmd) *Process {
 // see waits until the terminal has shown a text.
 func (s *Screen) see(text string) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, func() string {
+	eventually(s.t, 60*time.Second, func() string {
 		_ = s.master.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		buf := make([]byte, 4096)
 		n, _ := s.master.Read(buf)
@@ -336,7 +336,7 @@ func TestSoakStartDiesWithItsParent(t *testing.T) {
 		for range rounds(5) {
 			pid := 0
 			dieAfter(t, b.command(append(verb, "--bundle", c.Bundle, c.ID)...), func() {
-				eventually(t, 20*time.Second, func() string {
+				eventually(t, 60*time.Second, func() string {
 					if !exists(pidFile) {
 						return "the low-level runtime was not called"
 					}
@@ -346,7 +346,7 @@ func TestSoakStartDiesWithItsParent(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			eventually(t, 10*time.Second, func() string {
+			eventually(t, 60*time.Second, func() string {
 				if alive(pid) {
 					return fmt.Sprintf("the low-level runtime, %d, outlived the caller", pid)
 				}

@@ -355,7 +355,7 @@ func TestOffModeChangesNothingAndReports(t *testing.T) {
 		before := c.specText()
 		c.begin(w)
 		if w == byRun {
-			eventually(t, 10*time.Second, func() string { // the user's program runs
+			eventually(t, 60*time.Second, func() string { // the user's program runs
 				if adj := readFile(t, "/proc/"+itoa(c.pid())+"/comm"); strings.TrimSpace(adj) != "sh" {
 					return "the program is " + adj
 				}

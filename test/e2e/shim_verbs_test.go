@@ -29,7 +29,7 @@ import (
 func TestShimTerminal(t *testing.T) {
 	c := newCtr(t)
 	c.watch()
-	cc := c.container(sh("trap 'echo interrupted; exit 5' INT; tty; stty size; read line; echo got $line; while :; do sleep 0.05; done"),
+	cc := c.container(sh("trap 'echo interrupted; exit 5' INT; tty; read line; echo got $line; while :; do sleep 0.05; done"),
 		with(true, "process", "terminal"))
 	screen := openScreen(t)
 	size := unix.Winsize{Row: 33, Col: 99}
@@ -44,9 +44,15 @@ func TestShimTerminal(t *testing.T) {
 	screen.see("/dev/pts/0")
 	screen.typed("hello\r")
 	screen.see("got hello")
+	eventually(t, 60*time.Second, func() string { // ctr tells it after the start
+		if out := cc.exec("e0", "stty -F /proc/1/fd/0 size"); out.Stdout != "33 99\n" {
+			return fmt.Sprintf("the terminal has the size %v", out)
+		}
+		return ""
+	})
 
 	second := openScreen(t)
-	in := second.launch(c.ctr("task", "exec", "--tty", "--exec-id", "e1", cc.ID, "sh", "-c", "tty; stty size; read line; echo also $line; exit 6"))
+	in := second.launch(c.ctr("task", "exec", "--tty", "--exec-id", "e1", cc.ID, "sh", "-c", "tty; read line; echo also $line; exit 6"))
 	second.see("/dev/pts/1")
 	second.typed("hello\r")
 	second.see("also hello")
@@ -72,14 +78,14 @@ func TestShimAttach(t *testing.T) {
 		t.Fatalf("ctr run --detach: %v", out)
 	}
 	attached := launch(t, c.ctr("task", "attach", cc.ID))
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if !holdsOpen(attached.cmd.Process.Pid, cc.ID+"-stdout") {
 			return "ctr task attach does not read the output"
 		}
 		return ""
 	})
 	cc.release()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if out := attached.output(); out.Stdout != "hello\n" {
 			return fmt.Sprintf("ctr task attach has not shown the output: %v", out)
 		}
@@ -116,7 +122,7 @@ func TestShimPauseAndResume(t *testing.T) {
 	}
 	running := func() {
 		t.Helper()
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, 60*time.Second, func() string {
 			if n := used(50 * time.Millisecond); n == 0 {
 				return "the container does not run"
 			}
@@ -291,7 +297,7 @@ func TestShimBundleGone(t *testing.T) {
 	}
 	<-c.containerd.done
 	kill(t, shims[0], unix.SIGKILL)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(shims[0]) {
 			return "the shim lives"
 		}
@@ -332,7 +338,7 @@ func TestShimBundleGone(t *testing.T) {
 	c.call("containers", "rm", cc.ID)
 	cc.detached()
 	cc.call("task", "kill", "--signal", "KILL", cc.ID)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(cc.pid()) {
 			return "the container lives"
 		}
