@@ -121,7 +121,7 @@ func (c *DockerContainer) answer(runtimeName string, verb []string) string {
 
 // The terminal of a container is the user's, its size included.
 func TestDockerAttachToATerminal(t *testing.T) {
-	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; exit 5`)
+	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; read x; exit 5`)
 	screen := openScreen(t)
 	if err := unix.IoctlSetWinsize(int(screen.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 100}); err != nil {
 		t.Fatal(err)
@@ -137,9 +137,10 @@ func TestDockerAttachToATerminal(t *testing.T) {
 		return ""
 	})
 	screen.typed("hello\r")
-	if out := attached.wait(20 * time.Second); out.Code != 5 {
-		t.Errorf("docker attach ended with %d, want 5", out.Code)
-	}
 	screen.see("40 100\r\n")
 	screen.see("got hello\r\n")
+	screen.typed("\r")
+	if out := attached.wait(60 * time.Second); out.Code != 5 {
+		t.Errorf("docker attach ended with %d, want 5", out.Code)
+	}
 }

@@ -163,7 +163,7 @@ func TestBrokenConfigurationDoesNotKeepContainersFromBeingStopped(t *testing.T) 
 			t.Errorf("state: %v", out)
 		}
 		c.must("kill", c.ID, "KILL")
-		c.waitGone(10 * time.Second)
+		c.waitGone(60 * time.Second)
 		c.delete()
 		if r := c.kept(c.ID); len(r) != 1 {
 			t.Errorf("%d results are kept", len(r))
