@@ -23,6 +23,7 @@ HOST_PROMISE ?= runc,docker,io,ctr,cri
 VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri,python3,node,java,make
 # trixie has containerd 1.7.
 VM_PROMISE_forky := ,containerd2
+# Less than a guest has, so that it is the tests who say where they hang.
 TIMEOUT      := 30m
 
 .PHONY: help
@@ -84,13 +85,16 @@ vm-guest:
 # they end, one after the other.
 VM_DOORS := '^Test(Soak)?(Shim|CRI|Install)'
 .PHONY: vm-uml vm-uml-doors vm-uml-rest
-vm-uml: e2e ## All end-to-end tests in user-mode Linux (VM_SUITE=trixie: with older engines)
+vm-uml: e2e ## All end-to-end tests in user-mode Linux: two guests at once
 	@echo "two guests at once; this takes about ten minutes"
 	@$(MAKE) --no-print-directory -j2 -Otarget vm-uml-rest vm-uml-doors
 vm-uml-doors:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.run $(VM_DOORS) $(ARGS)"
 vm-uml-rest:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS) $(ARGS)"
+.PHONY: vm-trixie
+vm-trixie: ## vm-uml with the engines of Debian 13: containerd 1.7, Docker 26, runc 1.1
+	@$(MAKE) --no-print-directory vm-uml VM_SUITE=trixie
 
 # QEMU without KVM is ten times slower: what a second CPU and a stock kernel add.
 VM_ARGS_uml  := -promise=$(VM_PROMISE)$(VM_PROMISE_$(VM_SUITE))
@@ -137,8 +141,9 @@ fuzz: ## Fuzzes every target for FUZZTIME (5m) each
 .PHONY: soak
 soak: e2e ## The long counts; hours
 	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
-	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test ARGS='-soak -test.run=Soak'
-	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml ARGS='-soak -test.run=Soak'
+	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test TIMEOUT=12h ARGS='-soak -test.run=Soak'
+	@$(SUITE) "older engines" $(MAKE) --no-print-directory vm-trixie
+	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml TIMEOUT=12h VM_FLAGS='-timeout 13h' ARGS='-soak -test.run=Soak'
 	@$(SUITE) --summary
 
 .PHONY: bench
