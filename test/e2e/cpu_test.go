@@ -80,7 +80,7 @@ func TestSpinnersGetTheirCPULimitAndNoMore(t *testing.T) {
 func (g Cgroup) cpusUsedUpTo(limit float64) float64 {
 	g.t.Helper()
 	used := 0.0
-	for range 4 {
+	for range attempts {
 		now := g.cpusUsed(5 * time.Second)
 		if now > 1.04*limit {
 			g.t.Errorf("%.3f CPUs were used, the limit is %g", now, limit)

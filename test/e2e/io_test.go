@@ -99,7 +99,7 @@ func noLook(*Container) {}
 // machine is busy with something else, so that is tried again.
 func wantRate(t *testing.T, what string, limit, above, below float64, measure func() float64) {
 	t.Helper()
-	for range 4 {
+	for range attempts {
 		off := measure()/limit - 1
 		t.Logf("%s: %+.1f %% off the limit", what, 100*off)
 		if off > above {
@@ -117,7 +117,7 @@ func wantRate(t *testing.T, what string, limit, above, below float64, measure fu
 // at least, unless the machine is busy with something else, so it is tried again.
 func wantFaster(t *testing.T, what string, limit float64, measure func() float64) {
 	t.Helper()
-	for range 4 {
+	for range attempts {
 		times := measure() / limit
 		t.Logf("%s without a limit: %.1f times the limit", what, times)
 		if times >= 2 {
@@ -247,7 +247,7 @@ func TestReportSaysWhichWritesCount(t *testing.T) {
 	need(t, runc, ioLimit)
 	const above = 1.1 * slowRate
 	got, counted := bufferedRate(t)
-	for range 3 { // a busy machine may be as slow as the limit, which is no answer
+	for range attempts { // a busy machine may be as slow as the limit, which is no answer
 		if has(cgroup2) || got >= above {
 			break
 		}
