@@ -29,7 +29,7 @@ import (
 func TestShimTerminal(t *testing.T) {
 	c := newCtr(t)
 	c.watch()
-	cc := c.container(sh("trap 'echo interrupted; read line; exit 5' INT; tty; read line; echo got $line; while :; do sleep 0.05; done"),
+	cc := c.container(sh("trap 'echo interrupted; exit 5' INT; tty; stty size; read line; echo got $line; while :; do sleep 0.05; done"),
 		with(true, "process", "terminal"))
 	screen := openScreen(t)
 	size := unix.Winsize{Row: 33, Col: 99}
@@ -44,26 +44,18 @@ func TestShimTerminal(t *testing.T) {
 	screen.see("/dev/pts/0")
 	screen.typed("hello\r")
 	screen.see("got hello")
-	eventually(t, 60*time.Second, func() string { // ctr tells it after the start
-		if out := cc.exec("e0", "stty -F /proc/1/fd/0 size"); out.Stdout != "33 99\n" {
-			return fmt.Sprintf("the terminal has the size %v", out)
-		}
-		return ""
-	})
 
 	second := openScreen(t)
-	in := second.launch(c.ctr("task", "exec", "--tty", "--exec-id", "e1", cc.ID, "sh", "-c", "tty; read line; echo also $line; read line; exit 6"))
+	in := second.launch(c.ctr("task", "exec", "--tty", "--exec-id", "e1", cc.ID, "sh", "-c", "tty; stty size; read line; echo also $line; exit 6"))
 	second.see("/dev/pts/1")
 	second.typed("hello\r")
 	second.see("also hello")
-	second.typed("\r")
 	if out := in.wait(60 * time.Second); out.Code != 6 {
 		t.Errorf("ctr task exec --tty ended with %d: %q", out.Code, second.shown)
 	}
 
 	screen.typed("\x03")
 	screen.see("interrupted")
-	screen.typed("\r")
 	if out := cc.main.wait(60 * time.Second); out.Code != 5 {
 		t.Errorf("ctr run --tty ended with %d: %q", out.Code, screen.shown)
 	}
