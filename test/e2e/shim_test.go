@@ -139,7 +139,7 @@ func (c *Ctr) watch() {
 	c.t.Helper()
 	c.events = launch(c.t, c.ctr("events"))
 	n := 0
-	eventually(c.t, 30*time.Second, func() string { // it does not say when it listens
+	eventually(c.t, 60*time.Second, func() string { // it does not say when it listens
 		n++
 		c.call("namespaces", "label", token, "probe="+itoa(n))
 		if !strings.Contains(c.events.output().Stdout, "/namespaces/update") {
@@ -350,7 +350,7 @@ func (c *CtrContainer) remove() {
 // nothingLeft waits until containerd and the shim have cleared away.
 func (c *CtrContainer) nothingLeft() {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if exists(c.bundle) {
 			return c.bundle + " is left"
 		}
@@ -667,7 +667,7 @@ func TestShimThatNobodyHearsOf(t *testing.T) {
 		t.Errorf("the start: %v", out)
 	}
 	cc := &CtrContainer{Ctr: &Ctr{Box: &Box{t: t}}, ID: id}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if pids := cc.shimPids(); len(pids) > 0 {
 			return fmt.Sprintf("shims are left: %v", pids)
 		}
@@ -693,7 +693,7 @@ func TestShimOutlivesContainerd(t *testing.T) {
 	<-c.containerd.done
 	bomb.release() // ends while nobody listens
 	bombPid := bomb.pid()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(bombPid) {
 			return "the bomb has not gone off"
 		}

@@ -21,7 +21,7 @@ func (*uml) Name() string { return "uml" }
 func (*uml) Detail() string { return "user-mode Linux, seccomp mode" }
 
 func (*uml) Defaults() Defaults {
-	return Defaults{CPUs: 1, BootTimeout: 2 * time.Minute, Timeout: 15 * time.Minute}
+	return Defaults{CPUs: 1, BootTimeout: 2 * time.Minute, Timeout: 40 * time.Minute}
 }
 
 func (*uml) Prepare(context.Context, *host.Progress, *image.Image) error { return nil }
