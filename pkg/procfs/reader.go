@@ -215,12 +215,23 @@ func (r *Reader) IO(dir int) (IO, error) {
 
 // Namespace tells the number of one of a process' namespaces.
 func (r *Reader) Namespace(dir int, kind Namespace) (uint64, error) {
-	return r.namespace(dir, kind)
+	n, err := r.namespace(dir, kind)
+	// The kernel says EACCES of a process that has ended as well.
+	if errors.Is(err, fs.ErrPermission) && Signal(dir, 0) == ErrGone { //nolint:errorlint // it is this very error
+		err = ErrGone
+	}
+	return n, err
 }
 
 // NamespaceOf tells the same of whoever has the pid now.
 func (r *Reader) NamespaceOf(pid int, kind Namespace) (uint64, error) {
-	return r.namespace(unix.AT_FDCWD, r.path(pid, kind))
+	n, err := r.namespace(unix.AT_FDCWD, r.path(pid, kind))
+	if errors.Is(err, fs.ErrPermission) {
+		if _, e := r.StatOf(pid); e != nil {
+			err = e
+		}
+	}
+	return n, err
 }
 
 func (r *Reader) namespace(dir int, name []byte) (uint64, error) {
