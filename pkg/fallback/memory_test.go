@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -34,8 +35,14 @@ var memoryRoles = map[string]func(say func(string)){
 	"fork and write": func(say func(string)) {
 		b := mapMemory(load, private, -1)
 		touch(b)
+		var pipe [2]int
+		must(unix.Pipe(pipe[:]))
+		forked(func() {
+			unix.RawSyscall(unix.SYS_READ, uintptr(pipe[0]), uintptr(unsafe.Pointer(&b[0])), 1)
+			touch(b)
+		})
 		say("done")
-		forked(func() { touch(b) })
+		got(unix.Write(pipe[1], b[:1]))
 		time.Sleep(500 * time.Millisecond)
 	},
 	"many": func(func(string)) {
@@ -185,6 +192,30 @@ var memoryRoles = map[string]func(say func(string)){
 		runtime.LockOSThread()
 		unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // not raw: the other goroutine takes over
 	},
+	"files of a thread": func(func(string)) {
+		filled := make(chan bool)
+		go func() {
+			runtime.LockOSThread()
+			must(unix.Unshare(unix.CLONE_FILES))
+			f := memfd()
+			keepOpen(f)
+			writeAll(f, load)
+			close(filled)
+			select {}
+		}()
+		<-filled
+	},
+	"memory in a user namespace": func(func(string)) {
+		runtime.LockOSThread()
+		forked(func() {
+			unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWPID, 0, 0)
+			id, _, _ := unix.RawSyscall(unix.SYS_SHMGET, 0, load, 0o600|0o1000)
+			at, _, _ := unix.RawSyscall(unix.SYS_SHMAT, id, 0, 0)
+			touch(unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&at))), load))
+			unix.RawSyscall(unix.SYS_SHMDT, at, 0, 0)
+		})
+		time.Sleep(500 * time.Millisecond)
+	},
 	"ends": func(func(string)) {
 		touch(mapMemory(load, private, -1))
 		for range 20 {
@@ -284,6 +315,8 @@ func TestMemory(t *testing.T) {
 		{"page tables", load, 0},
 		{"free pages", 0, 0},
 		{"first thread ended", 2 * load, 0},
+		{"files of a thread", load, 0},
+		{"memory in a user namespace", load, 0},
 		{"ends", load, 0},
 	}
 	for _, tt := range tests {
@@ -381,6 +414,43 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 	})
 	if cheap != 0 || dear != 0 {
 		t.Errorf("%v and %v allocations", cheap, dear)
+	}
+}
+
+// TestTmpfsOfTheHost: /dev/shm of the host is in the sandbox's mounts as well; the
+// folder of an engine's container is too, and counts.
+func TestTmpfsOfTheHost(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		deep  bool
+		added int64
+	}{{"the host's", false, 0}, {"a container's", true, load}} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			at := "/dev/shm"
+			if tt.deep {
+				at = filepath.Join(t.TempDir(), "containers/id/shm")
+				if err := os.MkdirAll(at, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=1g"); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH) })
+			}
+			s := startSandbox(t, "nothing", t.TempDir())
+			before := whole(t, h, s.members())
+			f, err := os.CreateTemp(at, "agentbox-test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(f.Name()) })
+			writeAll(f, load)
+			f.Close()
+			if added := whole(t, h, s.members()) - before; added < tt.added-mib || added > tt.added+mib {
+				t.Errorf("%d bytes were added, not %d", added, tt.added)
+			}
+		})
 	}
 }
 
