@@ -131,9 +131,9 @@ var memoryRoles = map[string]func(say func(string)){
 		f := memfd()
 		must(f.Truncate(load))
 		b := mapMemory(load, unix.MAP_SHARED, int(f.Fd()))
+		must(f.Close()) // so that the other has none either
 		touch(b)
 		forked(func() { touch(b) })
-		must(f.Close())
 	},
 	"shared": func(func(string)) {
 		b := mapMemory(load, shared, -1)
@@ -363,11 +363,12 @@ func TestMemoryGrowth(t *testing.T) {
 			}
 			limit := whole(t, h, s.members()) + load/2
 			var m memoryMeter
-			if use := decision(t, h, &m, s.members(), limit); use.Over {
+			members := s.members()
+			if use := decision(t, h, &m, members, limit); use.Over {
 				t.Fatalf("over before anything was used: %+v", use)
 			}
 			s.tell("done")
-			if use := decision(t, h, &m, s.members(), limit); !use.Over {
+			if use := decision(t, h, &m, members, limit); !use.Over {
 				t.Errorf("not over: %+v", use)
 			}
 		})
