@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -482,33 +483,27 @@ func BenchmarkMemory(b *testing.B) {
 	s.tell("done")
 	h := newHost(b)
 	members := s.members()
-	for _, n := range []int{2, 200} {
-		many := make([]member, 0, n)
-		for range n {
-			many = append(many, members[0])
-		}
-		b.Run(fmt.Sprintf("cheap/%d", n), func(b *testing.B) {
-			var m memoryMeter
+	run := func(name string, f func()) {
+		b.Run(name, func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			start := procfs.OwnCPUTime()
 			for b.Loop() {
-				h.sample()
-				m.measure(h, many, math.MaxInt64/2, 0)
+				f()
 			}
-		})
-		b.Run(fmt.Sprintf("status/%d", n), func(b *testing.B) {
-			for b.Loop() {
-				privateSum(&h.reader, many)
-			}
-		})
-		b.Run(fmt.Sprintf("scan/%d", n), func(b *testing.B) {
-			var m memoryMeter
-			for b.Loop() {
-				m.scanShmem(h, many, 0)
-			}
+			// What others on the machine do does not change it.
+			b.ReportMetric(float64(procfs.OwnCPUTime()-start)/float64(b.N), "cpu-ns/op")
 		})
 	}
-	b.Run("smaps_rollup", func(b *testing.B) {
-		for b.Loop() {
-			h.reader.Rollup(members[0].dir)
-		}
-	})
+	var m memoryMeter
+	for _, n := range []int{2, 200} {
+		many := slices.Repeat(members[:1], n)
+		run(fmt.Sprintf("cheap/%d", n), func() {
+			h.sample()
+			m.measure(h, many, math.MaxInt64/2, 0)
+		})
+		run(fmt.Sprintf("status/%d", n), func() { privateSum(&h.reader, many) })
+		run(fmt.Sprintf("scan/%d", n), func() { m.scanShmem(h, many, 0) })
+	}
+	run(fmt.Sprintf("smaps_rollup/%dMiB", load/mib), func() { h.reader.Rollup(members[0].dir) })
 }
