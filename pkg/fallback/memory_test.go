@@ -325,7 +325,7 @@ func TestMemory(t *testing.T) {
 			s := startSandbox(t, tt.role, t.TempDir())
 			h := newHost(t)
 			before := whole(t, h, s.members())
-			s.tell("done")
+			s.tell()
 			members := s.members()
 			after := whole(t, h, members)
 			added := after - before
@@ -360,7 +360,7 @@ func TestMemoryGrowth(t *testing.T) {
 			s := startSandbox(t, role, t.TempDir())
 			h := newHost(t)
 			if role == "fork and write" {
-				s.tell("done")
+				s.tell()
 			}
 			limit := whole(t, h, s.members()) + load/2
 			var m memoryMeter
@@ -368,7 +368,7 @@ func TestMemoryGrowth(t *testing.T) {
 			if use := decision(t, h, &m, members, limit); use.Over {
 				t.Fatalf("over before anything was used: %+v", use)
 			}
-			s.tell("done")
+			s.tell()
 			if use := decision(t, h, &m, members, limit); !use.Over {
 				t.Errorf("not over: %+v", use)
 			}
@@ -381,7 +381,7 @@ func TestMemoryOfNobody(t *testing.T) {
 	s := startSandbox(t, "malloc", t.TempDir())
 	h := newHost(t)
 	members := s.members()
-	s.tell("done")
+	s.tell()
 	var m memoryMeter
 	if use := decision(t, h, &m, members, load/2); !use.Over {
 		t.Fatalf("not over: %+v", use)
@@ -398,7 +398,7 @@ func TestMemoryOfNobody(t *testing.T) {
 
 func TestMeasuringAllocatesNothing(t *testing.T) {
 	s := startSandbox(t, "fork", t.TempDir())
-	s.tell("done")
+	s.tell()
 	h := newHost(t)
 	members := s.members()
 	whole(t, h, members) // makes the buffers
@@ -480,7 +480,7 @@ func TestTmpfsSize(t *testing.T) {
 
 func BenchmarkMemory(b *testing.B) {
 	s := startSandbox(b, "malloc", b.TempDir())
-	s.tell("done")
+	s.tell()
 	h := newHost(b)
 	members := s.members()
 	run := func(name string, f func()) {
