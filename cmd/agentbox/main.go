@@ -27,7 +27,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
-		if e, ok := errors.AsType[exited](err); ok {
+		if e, ok := errors.AsType[exitStatus](err); ok {
 			return int(e)
 		}
 		for text := range strings.Lines(err.Error()) { // one for each sandbox

@@ -70,10 +70,10 @@ and should be started again.`,
 	return cmd
 }
 
-// exited is the end of a process with an exit code, which has said why.
-type exited int
+// exitStatus is the end of a process with an exit code, which has said why.
+type exitStatus int
 
-func (e exited) Error() string { return "" }
+func (e exitStatus) Error() string { return "" }
 
 func (s *supervisor) run(opts *options) error {
 	if s.Idle < 0 {
@@ -88,7 +88,7 @@ func (s *supervisor) run(opts *options) error {
 		return supervise.Detach(s.Dir, cmp.Or(s.Idle, supervise.DefaultIdle))
 	}
 	if code := supervise.Run(s.Options); code != 0 {
-		return exited(code)
+		return exitStatus(code)
 	}
 	return nil
 }
