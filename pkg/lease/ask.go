@@ -36,23 +36,21 @@ func (a Asker) Ask(sandboxDir string, r Request) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.Limit)
 	defer cancel()
-	started := false
 	for {
 		err := a.ask(ctx, r)
 		if !errors.Is(err, errNobody) {
 			return err
 		}
-		if started {
-			// One that was ready has ended since: its keeper starts it again.
-			if !pause(ctx) {
-				return fmt.Errorf("the host's supervisor does not stay: see %s", LogPath(a.Dir))
-			}
-			continue
-		}
 		if err := a.start(ctx); err != nil {
 			return err
 		}
-		started = true
+		// One that is ready may have been about to end, or be killed.
+		if err = a.ask(ctx, r); !errors.Is(err, errNobody) {
+			return err
+		}
+		if !pause(ctx) {
+			return fmt.Errorf("the host's supervisor does not stay: see %s", LogPath(a.Dir))
+		}
 	}
 }
 
@@ -108,7 +106,7 @@ func dial(ctx context.Context, address string) (*net.UnixConn, error) {
 		switch {
 		case err == nil:
 			return conn.(*net.UnixConn), nil
-		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, fs.ErrNotExist), errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, errNobody
 		case !errors.Is(err, unix.EAGAIN) || !pause(ctx):
 			return nil, fmt.Errorf("connect to the host's supervisor: %w", err)

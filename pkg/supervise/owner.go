@@ -6,6 +6,7 @@ package supervise
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/fallback"
 	"github.com/agentbox/agentbox/pkg/lease"
 	"github.com/agentbox/agentbox/pkg/limits"
+	"github.com/agentbox/agentbox/pkg/ocicli"
 	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
@@ -58,6 +60,12 @@ const grace = 10 * time.Second
 // Take supervises a sandbox from now on. It fails with lease.ErrHeld where
 // somebody else does, and is content where this owner does already.
 func (o *Owner) Take(root, id string, init procfs.Process) error {
+	switch {
+	case !filepath.IsAbs(root):
+		return fmt.Errorf("%q is no folder of a low-level runtime", root)
+	case !ocicli.ValidID(id):
+		return fmt.Errorf("%q names no sandbox", id)
+	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
 	dir := o.States.Path(root, id)
