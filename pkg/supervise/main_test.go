@@ -34,7 +34,14 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 6 && os.Args[1] == "connect" {
 		os.Exit(connect(os.Args[2:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	// Of supervisors that were killed; while others are in it, it stays.
+	_ = os.Remove("/sys/fs/cgroup/" + cgroupName)
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroupName)
+	for _, dir := range dirs {
+		_ = os.Remove(dir)
+	}
+	os.Exit(code)
 }
 
 // connect asks, through descriptor 3, for what stands on the command line, and

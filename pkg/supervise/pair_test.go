@@ -106,9 +106,7 @@ func TestKilledProcessesComeBack(t *testing.T) {
 		_ = unix.Kill(f.one(role), unix.SIGKILL)
 	}
 	f.within(5*time.Second, "nobody", func() bool { return len(f.processes(Keeper))+len(f.processes(Worker)) == 0 })
-	if held(a.dir) {
-		t.Error("the lease of the dead is held")
-	}
+	f.within(time.Second, "the lease of the dead is free", func() bool { return !held(a.dir) })
 	b := f.sandbox("b")
 	f.mustAsk(b)
 	f.within(time.Second, "the first sandbox is taken over", func() bool { return held(a.dir) && held(b.dir) })

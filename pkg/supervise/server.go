@@ -98,16 +98,16 @@ func (s *server) client(conn *net.UnixConn) {
 }
 
 func (s *server) take(conn *net.UnixConn) error {
+	line, err := lease.ReadLine(conn)
+	if err != nil {
+		return fmt.Errorf("read what is asked: %w", err)
+	}
 	uid, err := lease.PeerUID(conn)
 	if err != nil {
 		return err
 	}
 	if uid != 0 && uid != uint32(os.Geteuid()) {
 		return fmt.Errorf("user %d may not ask for anything here", uid)
-	}
-	line, err := lease.ReadLine(conn)
-	if err != nil {
-		return fmt.Errorf("read what is asked: %w", err)
 	}
 	r, err := lease.ParseRequest(line)
 	if err != nil {
