@@ -1,12 +1,13 @@
 package supervise
 
-import (
-	"errors"
+import "github.com/agentbox/agentbox/pkg/fallback"
 
-	"github.com/agentbox/agentbox/pkg/fallback"
-)
-
-// newEngine makes the engine; tests have one of their own.
-var newEngine = func(fallback.Host) (Engine, error) {
-	return nil, errors.New("no engine")
+// Engine is fallback.Engine.
+type Engine interface {
+	Run() error // until Close
+	Add(s fallback.Sandbox) error
+	Close() // what was stopped runs on
 }
+
+// newEngine makes the engine. Tests have one of their own.
+var newEngine = func(h fallback.Host) (Engine, error) { return fallback.New(h) }

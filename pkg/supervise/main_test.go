@@ -35,13 +35,22 @@ func TestMain(m *testing.M) {
 		os.Exit(connect(os.Args[2:]))
 	}
 	code := m.Run()
-	// Of supervisors that were killed; while others are in it, it stays.
-	_ = os.Remove("/sys/fs/cgroup/" + cgroupName)
-	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroupName)
-	for _, dir := range dirs {
-		_ = os.Remove(dir)
-	}
+	removeCgroups()
 	os.Exit(code)
+}
+
+// removeCgroups removes those of supervisors that were killed. While others are in
+// them, they stay.
+func removeCgroups() {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroupName)
+	for _, dir := range append(dirs, "/sys/fs/cgroup/"+cgroupName) {
+		for range 20 {
+			if err := os.Remove(dir); !errors.Is(err, unix.EBUSY) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond) // its last process is about to be gone
+		}
+	}
 }
 
 // connect asks, through descriptor 3, for what stands on the command line, and
@@ -165,12 +174,7 @@ func (f *fake) Add(s fallback.Sandbox) error {
 	return nil
 }
 
-func (f *fake) Remove(string) {}
-
-func (f *fake) Close() error {
-	close(f.stop)
-	return nil
-}
+func (f *fake) Close() { close(f.stop) }
 
 // folder is a folder of states with what supervises it.
 type folder struct {

@@ -20,14 +20,6 @@ import (
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
-// Engine is fallback.Engine.
-type Engine interface {
-	Run() error // until Close
-	Add(s fallback.Sandbox) error
-	Remove(key string)
-	Close() error
-}
-
 // Owner supervises sandboxes of one folder of states.
 type Owner struct {
 	States state.Store
@@ -89,7 +81,7 @@ func (o *Owner) take(dir, root, id string, init procfs.Process, held *lease.Leas
 		return fmt.Errorf("read what %s is to be held to: %w", id, err)
 	}
 	box := fallback.Sandbox{Key: st.Root + "\x00" + st.ID + "\x00" + st.Nonce, Init: init}
-	if box.Limits = limitsOf(&st.Plan); box.Limits == (fallback.Limits{}) {
+	if box.Limits = limitsOf(&st.Plan); !st.Plan.Supervised() {
 		return fmt.Errorf("%s has no limit that a supervisor enforces", id)
 	}
 	if !init.Running() {
@@ -152,16 +144,12 @@ func cgroupOf(st *state.State, dir string, init procfs.Process) *cgroup.Paths {
 
 // limitsOf returns what a plan leaves to the supervisor.
 func limitsOf(plan *limits.Plan) fallback.Limits {
-	l := fallback.Limits{Grace: grace}
-	some := false
+	l := fallback.Limits{Memory: plan.SupervisedMemory(), Grace: grace}
 	for _, e := range plan.Entries {
-		if e.Enforcer != limits.EnforcerSupervisor || e.Value.None {
+		if !e.BySupervisor() {
 			continue
 		}
-		some = true
 		switch e.Key {
-		case limits.KeyMemory:
-			l.Memory = e.Value.N
 		case limits.KeyPids:
 			l.Pids = e.Value.N
 		case limits.KeyCPUs:
@@ -175,9 +163,6 @@ func limitsOf(plan *limits.Plan) fallback.Limits {
 		case limits.KeyWallTime:
 			l.WallTime = time.Duration(e.Value.N)
 		}
-	}
-	if !some {
-		return fallback.Limits{}
 	}
 	return l
 }
@@ -273,17 +258,16 @@ func (o *Owner) TakeOver() error {
 	return errors.Join(problems...)
 }
 
-// Close lets go of all sandboxes. What was stopped runs on.
-func (o *Owner) Close() error {
+// Close lets go of all sandboxes, as they are. What was stopped runs on.
+func (o *Owner) Close() {
 	o.taking.Lock()
 	defer o.taking.Unlock()
 	o.mu.Lock()
 	engine := o.engine
 	o.broken = errors.New("the supervisor has ended")
 	o.mu.Unlock()
-	var err error
 	if engine != nil {
-		err = engine.Close() // not with the lock: it may still tell of an end
+		engine.Close() // not with the lock: it may still tell of an end
 	}
 	o.goodbye.Wait()
 	o.mu.Lock()
@@ -292,7 +276,6 @@ func (o *Owner) Close() error {
 		s.lease.Release()
 	}
 	clear(o.owned)
-	return err
 }
 
 // host is what the engine sees of an Owner.

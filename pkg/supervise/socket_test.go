@@ -42,9 +42,7 @@ func serving(t *testing.T) (*folder, *Owner) {
 	}
 	t.Cleanup(func() {
 		s.close()
-		if err := o.Close(); err != nil {
-			t.Error(err)
-		}
+		o.Close()
 	})
 	return f, o
 }

@@ -84,10 +84,10 @@ func (w *worker) run() (err error) {
 		return err
 	}
 	w.server.close()
-	err = w.owner.Close()
+	w.owner.Close()
 	w.dismissKeeper()
 	w.clear()
-	return err
+	return nil
 }
 
 // takeOver says what goes wrong once.
