@@ -24,6 +24,9 @@ type Call struct {
 	// for it gets no limits, one that only claims it no defaults.
 	Pause spec.Pause
 
+	// Supervisor says whether there is a supervisor for the container.
+	Supervisor limits.Mechanism
+
 	// NoBundle says that there is no container yet, only what it would ask for:
 	// no disk is looked for behind its files.
 	NoBundle bool
@@ -66,7 +69,9 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 	if call.NoBundle {
 		in.Request = nil
 	}
-	return limits.Resolve(policy, req, call.probe(in))
+	h := call.probe(in)
+	h.Supervisor = call.Supervisor
+	return limits.Resolve(policy, req, h)
 }
 
 // askForNone takes the defaults from a request, up to the ceilings: what any
