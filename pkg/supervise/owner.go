@@ -28,21 +28,23 @@ type Owner struct {
 	// Ended is told of the end of a sandbox, when its lease was given up; nil:
 	// nobody wants to know.
 	Ended func(root, id string, exit verdict.Exit)
+	// Failed is told when the engine has ended by itself. The sandboxes that it
+	// had are supervised by nobody, and their leases are free.
+	Failed func(err error, left []lease.Request)
 
 	taking sync.Mutex // one sandbox at a time
 
 	mu      sync.Mutex
-	engine  Engine // nil: none was needed yet
-	broken  error  // the engine has ended by itself
-	failed  chan struct{}
+	engine  Engine              // nil: none is needed yet
 	owned   map[string]*sandbox // by key
-	goodbye sync.WaitGroup      // calls of Ended
+	closed  bool
+	goodbye sync.WaitGroup // calls of Ended
 }
 
 // sandbox is one that is supervised here.
 type sandbox struct {
-	root, id string
-	lease    *lease.Lease
+	lease.Request
+	lease *lease.Lease
 }
 
 // grace is the time that a sandbox has between SIGTERM and SIGKILL when its time
@@ -114,7 +116,7 @@ func (o *Owner) take(dir, root, id string, init procfs.Process, held *lease.Leas
 		return giveUp(err)
 	}
 	o.mu.Lock()
-	o.owned[box.Key] = &sandbox{root: root, id: id, lease: held}
+	o.owned[box.Key] = &sandbox{lease.Request{Root: root, ID: id, Init: init}, held}
 	o.mu.Unlock()
 	if err := engine.Add(box); err != nil {
 		o.mu.Lock()
@@ -171,48 +173,40 @@ func limitsOf(plan *limits.Plan) fallback.Limits {
 func (o *Owner) start() (Engine, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.broken != nil || o.engine != nil {
-		return o.engine, o.broken
+	if o.closed {
+		return nil, errors.New("the supervisor is about to end")
+	}
+	if o.engine != nil {
+		return o.engine, nil
 	}
 	engine, err := newEngine(host{o})
 	if err != nil {
 		return nil, fmt.Errorf("start the supervisor: %w", err)
 	}
 	o.engine, o.owned = engine, map[string]*sandbox{}
-	failed := o.failedChannel()
 	go func() {
-		err := engine.Run()
-		if err == nil {
-			return // Close
+		if err := engine.Run(); err != nil {
+			o.fail(err)
 		}
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.broken = fmt.Errorf("the supervisor has failed: %w", err)
-		close(failed)
 	}()
 	return engine, nil
 }
 
-// Failed is closed when the engine has ended by itself: nothing is enforced any
-// more, and Err says why.
-func (o *Owner) Failed() <-chan struct{} {
+// fail lets go of everything: the engine has ended by itself.
+func (o *Owner) fail(err error) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.failedChannel()
-}
-
-func (o *Owner) failedChannel() chan struct{} {
-	if o.failed == nil {
-		o.failed = make(chan struct{})
+	var left []lease.Request
+	for _, b := range o.owned {
+		left = append(left, b.Request)
+		b.lease.Release()
 	}
-	return o.failed
-}
-
-// Err is why the engine has ended by itself; nil: it has not.
-func (o *Owner) Err() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.broken
+	clear(o.owned)
+	o.engine = nil
+	closed := o.closed
+	o.mu.Unlock()
+	if !closed && o.Failed != nil {
+		o.Failed(fmt.Errorf("the supervisor has failed: %w", err), left)
+	}
 }
 
 // Count returns how many sandboxes are supervised here.
@@ -226,7 +220,7 @@ func (o *Owner) owns(root, id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.owned {
-		if s.root == root && s.id == id && s.lease.Current() {
+		if s.Root == root && s.ID == id && s.lease.Current() {
 			return true
 		}
 	}
@@ -264,7 +258,7 @@ func (o *Owner) Close() {
 	defer o.taking.Unlock()
 	o.mu.Lock()
 	engine := o.engine
-	o.broken = errors.New("the supervisor has ended")
+	o.closed = true
 	o.mu.Unlock()
 	if engine != nil {
 		engine.Close() // not with the lock: it may still tell of an end
@@ -287,9 +281,9 @@ func (h host) Strike(key string, s verdict.Strike) error {
 	if b == nil || !b.lease.Current() {
 		return errors.New("the state of the sandbox is gone: nobody will ask why it ended")
 	}
-	err := h.o.States.PutStrike(b.root, b.id, s)
+	err := h.o.States.PutStrike(b.Root, b.ID, s)
 	if err != nil {
-		h.o.Say(fmt.Errorf("record why %s is ended: %w", b.id, err))
+		h.o.Say(fmt.Errorf("record why %s is ended: %w", b.ID, err))
 	}
 	return err
 }
@@ -300,8 +294,8 @@ func (h host) Spent(key string, s fallback.Spent) {
 	if b == nil || !b.lease.Current() {
 		return
 	}
-	if err := h.o.States.PutSpent(b.root, b.id, s.CPU); err != nil {
-		h.o.Say(fmt.Errorf("record what %s has used: %w", b.id, err))
+	if err := h.o.States.PutSpent(b.Root, b.ID, s.CPU); err != nil {
+		h.o.Say(fmt.Errorf("record what %s has used: %w", b.ID, err))
 	}
 }
 
@@ -327,7 +321,7 @@ func (h host) Ended(key string, exit verdict.Exit) {
 	o.goodbye.Add(1)
 	go func() {
 		defer o.goodbye.Done()
-		o.Ended(b.root, b.id, exit)
+		o.Ended(b.Root, b.ID, exit)
 	}()
 }
 

@@ -50,7 +50,11 @@ func run(o Options) error {
 		return keep(o)
 	}
 	w := &worker{Options: o, keeper: partnerOf(o), ready: pipeOf(o)}
-	w.owner = &Owner{States: state.Store{Dir: o.Dir}, Say: report, Ended: w.ended}
+	w.failed = make(chan error, 1)
+	w.owner = &Owner{
+		States: state.Store{Dir: o.Dir}, Say: report, Ended: w.ended,
+		Failed: func(err error, _ []lease.Request) { w.failed <- err }, // the next worker takes what is left
+	}
 	err := w.run()
 	w.tell(err) // where it was not ready
 	if !errors.Is(err, errCrash) {
@@ -67,6 +71,7 @@ type worker struct {
 	ready  *os.File // nil: nobody waits, or not any more
 	lock   *os.File // the folder of states
 	server *server
+	failed chan error
 	said   string // the last about taking over
 }
 
@@ -130,8 +135,8 @@ func (w *worker) loop() error {
 		select {
 		case <-signals:
 			return nil
-		case <-w.owner.Failed():
-			return fmt.Errorf("%w: %w", errCrash, w.owner.Err())
+		case err := <-w.failed:
+			return fmt.Errorf("%w: %w", errCrash, err)
 		case <-lost:
 			lost = w.replaceKeeper()
 		case <-tick.C:
