@@ -222,7 +222,7 @@ func (s *sandbox) keep() int64 {
 	if err != nil || st.Started == nil {
 		return 0
 	}
-	harvest.Collect(st)
+	harvest.Collect(s.states, st)
 	if err := s.states.Update(st); err != nil {
 		log.L.WithError(err).WithField("id", s.id).Error("keep the evidence of an out-of-memory kill")
 	}

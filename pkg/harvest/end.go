@@ -17,7 +17,7 @@ func End(states state.Store, st *state.State, seen verdict.Exit, now time.Time) 
 	if st.Started == nil {
 		return nil, nil
 	}
-	Collect(st)
+	Collect(states, st)
 	st.Evidence.Exit = seen
 	err := states.Update(st)
 	return conclude(st, now), err
