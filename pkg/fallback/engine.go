@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -25,7 +26,7 @@ type Engine struct {
 
 	poll, timer, wake, inotify int
 	done                       chan struct{}
-	running                    sync.Once
+	started                    atomic.Bool // by Run, or it never will
 
 	mu     sync.Mutex
 	calls  []func()
@@ -113,9 +114,10 @@ func (e *Engine) now() time.Duration { return procfs.SinceBoot() }
 
 // Run watches over the sandboxes until Close.
 func (e *Engine) Run() error {
-	err := ErrClosed
-	e.running.Do(func() { err = e.run() })
-	return err
+	if !e.started.CompareAndSwap(false, true) {
+		return ErrClosed
+	}
+	return e.run()
 }
 
 func (e *Engine) run() (err error) {
@@ -377,7 +379,9 @@ func (e *Engine) Use(key string) (use Use, ok bool) {
 
 // Close ends Run, and lets go what was stopped.
 func (e *Engine) Close() {
-	e.running.Do(e.finish) // it never ran
+	if e.started.CompareAndSwap(false, true) {
+		e.finish()
+	}
 	_ = e.do(func() { e.closing = true })
 	<-e.done
 }
