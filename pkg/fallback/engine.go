@@ -54,6 +54,8 @@ const (
 	eventHold
 )
 
+const processors = 4
+
 // New returns an engine; Run starts it. The methods of the host must not call
 // the engine.
 func New(h Host) (_ *Engine, err error) {
@@ -125,6 +127,12 @@ func (e *Engine) run() (err error) {
 	// and who was stopped for long may be late.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // where it is allowed
+	// Go lets a thread that returns from a system call go on when one of its
+	// processors is free, and not while threads that a fork bomb keeps from
+	// running have them all.
+	if runtime.GOMAXPROCS(0) < processors {
+		runtime.GOMAXPROCS(processors)
+	}
 	defer func() {
 		for len(e.all) > 0 {
 			e.drop(e.all[0])

@@ -143,13 +143,6 @@ func (s *sandbox) stopped() (stopped, all int) {
 	return stopped, all
 }
 
-// cpu is the CPU time of all that ever ran in the sandbox, which has ended: the
-// kernel waits for whatever is left in a namespace in the name of its init.
-func (s *sandbox) cpu() time.Duration {
-	<-s.ended
-	return s.cmd.ProcessState.UserTime() + s.cmd.ProcessState.SystemTime()
-}
-
 // host remembers what it was told.
 type host struct {
 	mu      sync.Mutex
@@ -235,8 +228,9 @@ func add(t testing.TB, e *Engine, s *sandbox, l Limits, more ...func(*Sandbox)) 
 }
 
 // inCgroup puts the first process into a cgroup of its own, on whatever this
-// machine has of cgroups, with a HoldFile beside.
-func inCgroup(t testing.TB, s *sandbox) func(*Sandbox) {
+// machine has of cgroups. used is the CPU time that the kernel counts there;
+// tell tells the engine of the cgroup, with a HoldFile beside.
+func inCgroup(t testing.TB, s *sandbox) (used func() time.Duration, tell func(*Sandbox)) {
 	t.Helper()
 	layout, err := cgroup.Host.Layout()
 	if err != nil {
@@ -283,8 +277,17 @@ func inCgroup(t testing.TB, s *sandbox) func(*Sandbox) {
 		}
 		paths.Places[c] = cgroup.Place{Mount: mount, Path: "/" + filepath.Base(dir), ID: st.Ino}
 	}
+	counter := openCPUFile(&paths)
+	t.Cleanup(func() { closeIf(counter.fd) })
+	used = func() time.Duration {
+		n, err := counter.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(n)
+	}
 	hold := filepath.Join(t.TempDir(), "hold")
-	return func(sb *Sandbox) { sb.Cgroup, sb.HoldFile = &paths, hold }
+	return used, func(sb *Sandbox) { sb.Cgroup, sb.HoldFile = &paths, hold }
 }
 
 func until(t testing.TB, limit time.Duration, what string, ok func() bool) {
