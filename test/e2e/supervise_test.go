@@ -37,7 +37,7 @@ func TestSupervisorEndsWhatUsedItsTime(t *testing.T) {
 // who looks at it sees that.
 func TestSupervisorIsNotSeen(t *testing.T) {
 	need(t, runc)
-	b := newBox(t, "runc", "supervise = [\"cpu\"]\n[limits]\ncpus = 0.3")
+	b := newBox(t, "runc", "supervise = [\"cpu\"]\n[limits]\ncpus = 0.1")
 	c := b.container(sh("while :; do :; done"))
 	c.begin(byCreate)
 	if e := c.result().Enforcement["cpu"]; e.Enforcer != limits.EnforcerSupervisor {
@@ -53,12 +53,17 @@ func TestSupervisorIsNotSeen(t *testing.T) {
 			t.Fatalf("exec: %v", out)
 		}
 	}
-	for range 5 { // and nobody looks
-		time.Sleep(400 * time.Millisecond)
-	}
+	// Who asks the low-level runtime without agentbox sees it: it was not for want
+	// of a reason that the others did not.
+	eventually(t, 20*time.Second, func() string {
+		if out := execute(t, 30*time.Second, b.bare("state", c.ID)); !strings.Contains(out.Stdout, `"status": "paused"`) {
+			return "the sandbox is never stopped"
+		}
+		return ""
+	})
 	used := float64(cgroupOf(t, c.pid()).cpuUsec()-before) / float64(time.Since(begin).Microseconds())
-	if used > 0.6 {
-		t.Errorf("it used %.2f CPUs of 0.3", used)
+	if used > 0.3 {
+		t.Errorf("it used %.2f CPUs of 0.1", used)
 	}
 	c.must("kill", c.ID, "KILL")
 	c.finish(byCreate)
