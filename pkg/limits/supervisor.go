@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"math"
+	"slices"
 )
 
 // SupervisorName is the mechanism of a limit that the supervisor enforces.
@@ -97,10 +98,8 @@ func (r *resolver) forSupervisor(e Entry) (detail string, wanted bool) {
 		if !byKernel {
 			return "", true
 		}
-		for _, d := range r.policy.Supervise {
-			if d == e.Dimension {
-				return "the configuration has it in supervise", true
-			}
+		if slices.Contains(r.policy.Supervise, e.Dimension) {
+			return "the configuration has it in supervise", true
 		}
 	}
 	return "", false
