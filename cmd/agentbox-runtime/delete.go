@@ -34,6 +34,7 @@ func (inv *invocation) delete() error {
 		inv.warn(err)
 	}
 	lost := inv.cmd.Force && isLost(st)
+	inv.hold(st.ID)
 	if err := inv.lowLevelDelete(st.Runtime); err != nil {
 		return err
 	}
