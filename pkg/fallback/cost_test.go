@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/procfs"
+	"github.com/agentbox/agentbox/test/promise"
 )
 
 // still returns an engine that does not run, with sandboxes that do nothing, for
@@ -19,7 +20,7 @@ import (
 func still(t testing.TB, n int, l Limits) *Engine {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("a pid namespace needs root")
+		promise.Lacks(t, "a pid namespace needs root")
 	}
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)

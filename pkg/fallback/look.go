@@ -77,7 +77,7 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 func (e *Engine) nextLook(w *watched, now time.Duration) time.Duration {
 	wait := w.wait(now, e.cpus, longestLook(len(e.all)))
 	cost := e.now() - now
-	return together(now + max(wait, shortestLook, costShare*cost), wait)
+	return together(now+max(wait, shortestLook, costShare*cost), wait)
 }
 
 // together has sandboxes that are in no hurry looked at together, a little
