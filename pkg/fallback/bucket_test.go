@@ -134,8 +134,8 @@ func TestGates(t *testing.T) {
 	if got := memoryGate(fastest); got != 100*time.Millisecond {
 		t.Errorf("a second's head-room: %v", got)
 	}
-	if got := memoryGate(fastest / 10); got != 25*time.Millisecond {
-		t.Errorf("a tenth of a second's head-room: %v", got)
+	if got := memoryGate(fastest / 8); got != 31250*time.Microsecond {
+		t.Errorf("an eighth of a second's head-room: %v", got)
 	}
 	if got := memoryGate(-1); got != 2*time.Millisecond {
 		t.Errorf("none: %v", got)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ func hostEngine(name string) error {
 	if err := e.Add(s); err != nil {
 		return err
 	}
+	fmt.Println("added")
 	return <-failed
 }
 
@@ -77,7 +79,19 @@ func TestKilledEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 			first := child([]string{"host", file})
+			first.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			out, err := first.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
 			if err := first.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = first.Process.Kill()
+				_ = first.Wait()
+			}()
+			if _, err := out.Read(make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
 			s.begin()

@@ -121,6 +121,7 @@ func TestCPU(t *testing.T) {
 				}
 				add(t, e, s, Limits{CPU: tt.cpu}, tell)
 				before := used()
+				s.prefer()
 				s.begin()
 				time.Sleep(3 * time.Second)
 				took := time.Since(s.start)
