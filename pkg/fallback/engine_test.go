@@ -162,11 +162,23 @@ func TestIO(t *testing.T) {
 				}
 				return io.Written
 			}
+			// continues waits until it is let go again: there is as much in its
+			// bucket then, each time.
+			continues := func() {
+				for _, state := range []bool{true, false} {
+					until(t, 30*time.Second, fmt.Sprint("it is stopped: ", state), func() bool {
+						var r procfs.Reader
+						st, err := r.StatOf(s.init.Pid)
+						return err == nil && (st.State == 'T') == state
+					})
+				}
+			}
 			s.begin()
-			until(t, 30*time.Second, "it is held back", func() bool { n, _ := s.stopped(); return n == 1 })
-			until(t, 30*time.Second, "and goes on", func() bool { n, _ := s.stopped(); return n == 0 })
+			continues()
 			start, before := time.Now(), written()
-			time.Sleep(3 * time.Second)
+			for time.Since(start) < 3*time.Second {
+				continues()
+			}
 			got := float64(written()-before) / time.Since(start).Seconds() / rate
 			t.Logf("written/limit %.3f", got)
 			if got > 1.25 || got < 0.1 {

@@ -24,6 +24,7 @@ func gate(d time.Duration) time.Duration {
 // there are new processes. So it costs the same for any number of sandboxes
 // that do nothing.
 func (e *Engine) tick(now time.Duration) error {
+	start := procfs.OwnCPUTime()
 	whole := now-e.listed >= relistEvery && e.roster.born != e.listedBorn
 	if err := e.roster.refresh(whole); err != nil {
 		return err
@@ -53,10 +54,10 @@ func (e *Engine) tick(now time.Duration) error {
 			wait = min(wait, taskGate(w.tasks.left))
 		}
 		if w.memory.due(risen, now) || w.tasks.due(e.roster.born, now) {
-			w.next = now
+			w.urge(now)
 		}
 	}
-	e.nextTick = now + max(wait, costShare*(e.now()-now))
+	e.nextTick = now + max(wait, urgentShare*(procfs.OwnCPUTime()-start))
 	return nil
 }
 
