@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -288,10 +289,10 @@ func TestClosedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Close()
-	if err := e.Add(Sandbox{}); err != ErrClosed {
+	if err := e.Add(Sandbox{}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Add: %v", err)
 	}
-	if err := e.Run(); err != ErrClosed {
+	if err := e.Run(); !errors.Is(err, ErrClosed) {
 		t.Errorf("Run: %v", err)
 	}
 	e.Close()

@@ -32,7 +32,7 @@ type box struct {
 }
 
 // run starts a workload, which waits for begin.
-func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
+func run(t testing.TB, words string) *box {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		promise.Lacks(t, "a pid namespace needs root")
@@ -44,9 +44,6 @@ func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
 	c := child(append([]string{"gate"}, strings.Fields(words)...))
 	c.Stdin = out
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true, Pdeathsig: syscall.SIGKILL}
-	for _, f := range setup {
-		f(c)
-	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package fallback
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/procfs"
@@ -35,25 +37,18 @@ func (e *Engine) tick(now time.Duration) error {
 			w.prune()
 		}
 	}
-	if _, err := e.memory.sample(); err != nil {
-		return err
+	if now >= e.nextSample {
+		if err := e.sampleMemory(now); err != nil {
+			return err
+		}
 	}
-	if err := e.memory.sampleAnonymous(); err != nil {
-		return err
-	}
-	risen := e.memory.risen()
-	wait := gate(time.Hour)
+	wait := e.nextSample - now
 	for _, w := range e.all {
-		if w.killed {
+		if w.tasks.limit == 0 || w.killed {
 			continue
 		}
-		if w.memory.limit > 0 {
-			wait = min(wait, memoryGate(w.memory.left))
-		}
-		if w.tasks.limit > 0 {
-			wait = min(wait, taskGate(w.tasks.left))
-		}
-		if w.memory.due(risen, now) || w.tasks.due(e.roster.born, now) {
+		wait = min(wait, taskGate(w.tasks.left))
+		if w.tasks.due(e.roster.born, now) {
 			w.urge(now)
 		}
 	}
@@ -61,11 +56,35 @@ func (e *Engine) tick(now time.Duration) error {
 	return nil
 }
 
+// sampleMemory looks at the memory of the whole machine.
+func (e *Engine) sampleMemory(now time.Duration) error {
+	wait := gate(time.Hour)
+	if slices.ContainsFunc(e.all, func(w *watched) bool { return w.memory.limit > 0 }) {
+		if err := e.memory.sample(); err != nil {
+			return err
+		}
+		if err := e.memory.sampleAnonymous(); err != nil {
+			return err
+		}
+	}
+	for _, w := range e.all {
+		if w.memory.limit == 0 || w.killed {
+			continue
+		}
+		wait = min(wait, memoryGate(w.memory.left))
+		if w.memory.due(e.memory.risen(), now) {
+			w.urge(now)
+		}
+	}
+	e.nextSample = now + wait
+	return nil
+}
+
 // prune finds out which members have ended.
 func (w *watched) prune() {
 	for i := range w.members {
 		m := &w.members[i]
-		if procfs.Signal(m.dir, 0) == procfs.ErrGone {
+		if errors.Is(procfs.Signal(m.dir, 0), procfs.ErrGone) {
 			w.changed = true // the next look sums up what they used
 		}
 	}

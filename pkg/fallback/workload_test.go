@@ -60,7 +60,7 @@ func workload(words []string) error {
 		}
 	case "spin":
 		runtime.GOMAXPROCS(1)
-		for {
+		for { //nolint:staticcheck // it is what it is for
 		}
 	case "grow":
 		return grow(number(rest[0]), number(rest[1]))
