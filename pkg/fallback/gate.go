@@ -52,7 +52,7 @@ func (e *Engine) tick(now time.Duration) error {
 			w.urge(now)
 		}
 	}
-	e.nextTick = now + max(wait, urgentShare*(procfs.OwnCPUTime()-start))
+	e.nextTick = now + max(wait, pause(procfs.OwnCPUTime()-start))
 	return nil
 }
 

@@ -8,9 +8,8 @@ import (
 
 const (
 	// A look costs some microseconds of CPU time for each process, and at most one
-	// part in costShare of the time until the next; in urgentShare where memory or
-	// processes may have grown beyond a limit.
-	costShare, urgentShare = 20, 4
+	// part in costShare of the time until the next.
+	costShare = 20
 	shortestLook           = time.Millisecond
 	idleLook               = time.Second
 	killLook               = 10 * time.Millisecond
@@ -79,10 +78,14 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 	}
 }
 
-// urge has a sandbox looked at as soon as that may be.
+// urge has a sandbox looked at that may be beyond its memory or its tasks.
 func (w *watched) urge(now time.Duration) {
-	w.next = min(w.next, max(now, w.looked+urgentShare*min(w.cost, 5*time.Millisecond)))
+	w.next = min(w.next, max(now, w.looked+pause(w.cost)))
 }
+
+// pause is how long not to do again what is urgent: four times as long as it
+// took, and never so long that a fork bomb gets far in it.
+func pause(cost time.Duration) time.Duration { return min(4*cost, 4*time.Millisecond) }
 
 // together has sandboxes that are in no hurry looked at together, a little
 // early: waking up costs more than a look.
