@@ -27,7 +27,7 @@ import (
 var rootfs = filepath.Join(scratch, "rootfs")
 
 func makeRootfs() error {
-	for _, dir := range []string{"bin", "proc", "dev", "sys", "tmp", "etc"} {
+	for _, dir := range []string{"bin", "proc", "dev", "sys", "tmp", "etc", "gate", "data", "count"} {
 		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
 			return err
 		}
@@ -201,8 +201,8 @@ func (b *Box) checkEmpty() {
 
 // command is agentbox-runtime with the box's global flags.
 func (b *Box) command(args ...string) *exec.Cmd {
-	ours := append([]string{"--agentbox-config", b.Config, "--agentbox-state", b.State, "--root", b.Root}, b.flags...)
-	return b.as(exec.Command(b.program("agentbox-runtime"), append(ours, args...)...))
+	words := append([]string{"--agentbox-config", b.Config, "--agentbox-state", b.State, "--root", b.Root}, b.flags...)
+	return b.as(exec.Command(b.ours("agentbox-runtime"), append(words, args...)...))
 }
 
 // bare is the low-level runtime itself, looking at the same containers.
@@ -229,7 +229,7 @@ func (b *Box) must(args ...string) Output {
 // result is what `agentbox inspect` tells about a container, live or ended.
 func (b *Box) result(id string) *result.Result {
 	b.t.Helper()
-	out := execute(b.t, 30*time.Second, b.as(exec.Command(b.program("agentbox"), "--config", b.Config, "--state", b.State, "inspect", id, "--json")))
+	out := execute(b.t, 30*time.Second, b.as(exec.Command(b.ours("agentbox"), "--config", b.Config, "--state", b.State, "inspect", id, "--json")))
 	var r result.Result
 	if err := json.Unmarshal([]byte(out.Stdout), &r); err != nil || out.Code != 0 {
 		b.t.Fatalf("agentbox inspect %s: %v: %v", id, err, out)

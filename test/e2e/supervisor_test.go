@@ -109,8 +109,8 @@ func (b *Box) as(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// program is one of ours. A user may not be able to reach those that were built.
-func (b *Box) program(name string) string {
+// ours is one of our programs. A user may not be able to reach those that were built.
+func (b *Box) ours(name string) string {
 	if b.user != 0 {
 		return filepath.Join(filepath.Dir(b.State), "bin", name)
 	}
@@ -214,7 +214,7 @@ func (g *ground) undisturbed(t *testing.T, since float64) {
 	var times []float64
 	eventually(t, 10*time.Second, func() string {
 		times = times[:0]
-		for word := range strings.FieldsSeq(g.neighbour.main.output().Stdout) {
+		for word := range strings.FieldsSeq(readFile(t, g.neighbour.main.stdout)) {
 			if at, err := strconv.ParseFloat(word, 64); err == nil { // the last may be on its way
 				times = append(times, at)
 			}
