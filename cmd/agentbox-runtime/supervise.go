@@ -11,6 +11,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/lease"
 	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/procfs"
+	"github.com/agentbox/agentbox/pkg/readback"
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/pkg/state"
 )
@@ -51,18 +52,21 @@ func findSupervisor() (string, error) {
 	return path, nil
 }
 
-// supervise has a sandbox supervised whose first process waits. The error says
-// why it is not, and is nil where it need not be.
-func supervise(states state.Store, st *state.State, pid int) error {
+// supervise has a sandbox supervised whose first process waits, where that is
+// planned.
+func supervise(states state.Store, st *state.State, pid int) readback.Supervision {
 	if !st.Plan.Supervised() {
-		return nil
+		return readback.Supervision{}
 	}
 	init, err := procfs.FindProcess(pid)
-	if err != nil {
-		return fmt.Errorf("find the first process of %s: %w", st.ID, err)
+	if err == nil {
+		a := lease.Asker{Dir: states.Dir, Program: st.Supervisor, Limit: superviseTime}
+		err = a.Ask(states.Path(st.Root, st.ID), lease.Request{Root: st.Root, ID: st.ID, Init: init})
 	}
-	a := lease.Asker{Dir: states.Dir, Program: st.Supervisor, Limit: superviseTime}
-	return a.Ask(states.Path(st.Root, st.ID), lease.Request{Root: st.Root, ID: st.ID, Init: init})
+	if err != nil {
+		return readback.Supervision{Reason: err.Error()}
+	}
+	return readback.Supervision{Taken: true}
 }
 
 // hold keeps a sandbox from being frozen by its supervisor for as long as this

@@ -24,7 +24,7 @@ type Call struct {
 	// for it gets no limits, one that only claims it no defaults.
 	Pause spec.Pause
 
-	// Supervisor says whether there is a supervisor for the container.
+	// Supervisor is limits.Host.Supervisor.
 	Supervisor limits.Mechanism
 
 	// NoBundle says that there is no container yet, only what it would ask for:
@@ -68,10 +68,11 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 	}
 	if call.NoBundle {
 		in.Request = nil
+		req.OwnPIDNamespace = true // as every engine gives one that nobody asks not to
 	}
-	h := call.probe(in)
-	h.Supervisor = call.Supervisor
-	return limits.Resolve(policy, req, h)
+	machine := call.probe(in)
+	machine.Supervisor = call.Supervisor
+	return limits.Resolve(policy, req, machine)
 }
 
 // askForNone takes the defaults from a request, up to the ceilings: what any

@@ -2,11 +2,8 @@ package fallback
 
 import "time"
 
-const (
-	burst    = 100 * time.Millisecond // of the rate: what may be saved up
-	longest  = 20 * time.Millisecond  // of CPU time: what is saved up, at most, before a stopped sandbox continues
-	shortest = 2 * time.Millisecond
-)
+// burst is how much of the rate can be saved up.
+const burst = 100 * time.Millisecond
 
 // bucket is a token bucket. What is taken beyond its content is owed, so that
 // over time the rate is exact however late somebody looks. The unit is that of
@@ -60,7 +57,7 @@ func (b *bucket) refilled() time.Duration {
 // lasts returns how long the content lasts at a speed, in units for a second.
 func (b *bucket) lasts(speed float64) time.Duration {
 	if !b.limited() || speed <= b.rate {
-		return longestLook
+		return never
 	}
 	return seconds(max(0, b.tokens) / speed)
 }
@@ -69,3 +66,5 @@ func (b *bucket) lasts(speed float64) time.Duration {
 func seconds(s float64) time.Duration {
 	return time.Duration(min(s, time.Hour.Seconds()) * float64(time.Second))
 }
+
+const never = time.Hour

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -25,7 +26,7 @@ type Engine struct {
 
 	poll, timer, wake, inotify int
 	done                       chan struct{}
-	running                    sync.Once
+	started                    atomic.Bool // by Run, or it never will
 
 	mu     sync.Mutex
 	calls  []func()
@@ -52,6 +53,8 @@ const (
 	eventWake
 	eventHold
 )
+
+const processors = 4
 
 // New returns an engine; Run starts it. The methods of the host must not call
 // the engine.
@@ -113,9 +116,10 @@ func (e *Engine) now() time.Duration { return procfs.SinceBoot() }
 
 // Run watches over the sandboxes until Close.
 func (e *Engine) Run() error {
-	err := ErrClosed
-	e.running.Do(func() { err = e.run() })
-	return err
+	if !e.started.CompareAndSwap(false, true) {
+		return ErrClosed
+	}
+	return e.run()
 }
 
 func (e *Engine) run() (err error) {
@@ -123,6 +127,12 @@ func (e *Engine) run() (err error) {
 	// and who was stopped for long may be late.
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // where it is allowed
+	// Go lets a thread that returns from a system call go on when one of its
+	// processors is free, and not while threads that a fork bomb keeps from
+	// running have them all.
+	if runtime.GOMAXPROCS(0) < processors {
+		runtime.GOMAXPROCS(processors)
+	}
 	defer func() {
 		for len(e.all) > 0 {
 			e.drop(e.all[0])
@@ -377,7 +387,9 @@ func (e *Engine) Use(key string) (use Use, ok bool) {
 
 // Close ends Run, and lets go what was stopped.
 func (e *Engine) Close() {
-	e.running.Do(e.finish) // it never ran
+	if e.started.CompareAndSwap(false, true) {
+		e.finish()
+	}
 	_ = e.do(func() { e.closing = true })
 	<-e.done
 }

@@ -37,7 +37,7 @@ func (e *Engine) tick(now time.Duration) error {
 		return err
 	}
 	e.memory = memory
-	wait := longestLook
+	wait := gate(time.Hour)
 	for _, w := range e.all {
 		if w.killed {
 			continue

@@ -9,10 +9,16 @@ const (
 	// costShare of the time until the next.
 	costShare    = 20
 	shortestLook = time.Millisecond
-	longestLook  = 100 * time.Millisecond // where CPU time or I/O is limited
 	idleLook     = time.Second
 	killLook     = 10 * time.Millisecond
 )
+
+// longestLook is how long a sandbox is left alone whose CPU time or I/O is
+// limited: as short as looking at all of them costs half a percent of a CPU, for
+// it is that long that one may be faster than its limit, unseen.
+func longestLook(sandboxes int) time.Duration {
+	return min(max(time.Duration(sandboxes)*400*time.Microsecond, 10*time.Millisecond), 100*time.Millisecond)
+}
 
 // look measures one sandbox and does what follows.
 func (e *Engine) look(w *watched, now time.Duration) {
@@ -69,18 +75,18 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 
 // nextLook is when this sandbox has to be looked at again.
 func (e *Engine) nextLook(w *watched, now time.Duration) time.Duration {
-	wait := w.wait(now, e.cpus)
+	wait := w.wait(now, e.cpus, longestLook(len(e.all)))
 	cost := e.now() - now
 	return now + max(wait, shortestLook, costShare*cost)
 }
 
-func (w *watched) wait(now time.Duration, cpus int) time.Duration {
+func (w *watched) wait(now time.Duration, cpus int, longest time.Duration) time.Duration {
 	if w.killed {
 		return killLook
 	}
 	wait := idleLook
 	if w.cpu.limited() || w.read.limited() || w.write.limited() || w.Limits.CPUTime > 0 {
-		wait = longestLook
+		wait = longest
 	}
 	wait = min(wait, w.budgetLeft(now, cpus))
 	switch {

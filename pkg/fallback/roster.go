@@ -141,7 +141,10 @@ func (r *roster) lookAt(pid int) known {
 	if err != nil {
 		return k
 	}
-	k.of = r.owner(dir)
+	// The number of a namespace is used again, but not while its init lives.
+	if k.of = r.byNS[ns]; k.of == nil || procfs.HasEnded(k.of.pidfd) {
+		k.of = r.owner(dir)
+	}
 	k.foreign = k.of == nil
 	if k.of == nil || !r.admit(k.of, pid, dir) {
 		procfs.Close(dir)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -229,5 +228,3 @@ func (w *watched) forget() {
 func (w *watched) parallel(cpus int) float64 {
 	return float64(min(int64(cpus), max(1, w.use.Tasks, int64(len(w.members)))))
 }
-
-const never = time.Duration(math.MaxInt64)

@@ -34,7 +34,7 @@ type watched struct {
 	quiet   time.Duration // since when nothing runs although it is stopped by signals
 	memory  headroom
 	tasks   headroom
-	crowded int // how often in a row it had twice the tasks that it may have
+	crowded int // how often in a row it had too many tasks
 	spentAt time.Duration
 
 	struck bool          // its end is recorded
