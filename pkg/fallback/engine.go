@@ -34,15 +34,13 @@ type Engine struct {
 
 	closing bool
 
-	roster    roster
-	anonymous *procfs.Anonymous
-	meter     memoryMeter
-	all       []*watched
-	nextTick  time.Duration
-	listed    time.Duration // when all processes were listed last
+	roster   roster
+	memory   *memoryHost
+	all      []*watched
+	nextTick time.Duration
+	listed   time.Duration // when all processes were listed last
 	// listedBorn is how many pids had been given out then.
 	listedBorn int64
-	memory     int64 // of the whole machine
 	events     [64]unix.EpollEvent
 	buf        [4096]byte
 }
@@ -71,8 +69,8 @@ func New(h Host) (_ *Engine, err error) {
 	if err := e.roster.open(); err != nil {
 		return nil, err
 	}
-	if e.anonymous, err = procfs.OpenAnonymous(); err != nil {
-		return nil, fmt.Errorf("open /proc/meminfo: %w", err)
+	if e.memory, err = newMemoryHost(); err != nil {
+		return nil, fmt.Errorf("look at the memory of this machine: %w", err)
 	}
 	if e.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("epoll_create1: %w", err)
@@ -106,8 +104,8 @@ func (e *Engine) closeFiles() {
 	for _, fd := range []int{e.poll, e.timer, e.wake, e.inotify} {
 		closeIf(fd)
 	}
-	if e.anonymous != nil {
-		e.anonymous.Close()
+	if e.memory != nil {
+		e.memory.close()
 	}
 	e.roster.close()
 }
@@ -227,7 +225,7 @@ func (e *Engine) opened(now time.Duration) {
 			name := binary.NativeEndian.Uint32(b[unsafe.Offsetof(unix.InotifyEvent{}.Len):])
 			b = b[unix.SizeofInotifyEvent+int(name):]
 			for _, w := range e.all {
-				if w.watch == watch && w.brake.frozen {
+				if w.inotify == watch && w.brake.frozen {
 					w.resume()
 					w.free, w.next = now+held, now+held
 				}
@@ -251,8 +249,8 @@ func (e *Engine) end(w *watched) {
 // drop lets a sandbox go as it is, running.
 func (e *Engine) drop(w *watched) {
 	w.resume()
-	if w.watch >= 0 {
-		_, _ = unix.InotifyRmWatch(e.inotify, uint32(w.watch))
+	if w.inotify >= 0 {
+		_, _ = unix.InotifyRmWatch(e.inotify, uint32(w.inotify))
 	}
 	e.roster.leave(w)
 	e.all = slices.DeleteFunc(e.all, func(other *watched) bool { return other == w })
@@ -311,7 +309,7 @@ func (e *Engine) add(s Sandbox) error {
 	if e.find(s.Key) != nil {
 		return fmt.Errorf("sandbox %s is watched over already", s.Key)
 	}
-	w, err := open(s, &e.roster, e.now())
+	w, err := watch(s, &e.roster, e.now())
 	if err != nil {
 		return err
 	}
@@ -337,7 +335,7 @@ func (e *Engine) start(w *watched) error {
 	}
 	if w.brake.freezer.fd >= 0 {
 		var err error
-		if w.watch, err = unix.InotifyAddWatch(e.inotify, w.HoldFile, unix.IN_OPEN); err != nil {
+		if w.inotify, err = unix.InotifyAddWatch(e.inotify, w.HoldFile, unix.IN_OPEN); err != nil {
 			return fmt.Errorf("watch %s: %w", w.HoldFile, err)
 		}
 	}

@@ -2,18 +2,17 @@ package fallback
 
 import (
 	"fmt"
-	"testing"
-	"time"
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
-const mib = 1 << 20
 
 func TestMemoryBomb(t *testing.T) {
 	tests := []struct {
@@ -30,7 +29,7 @@ func TestMemoryBomb(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHost()
+			h := newRecorder()
 			var at time.Time
 			h.struck = func() { at = time.Now() }
 			e := engine(t, h)
@@ -65,7 +64,7 @@ func TestCPU(t *testing.T) {
 			{churn, 500_000}, {fighter, 500_000},
 		} {
 			t.Run(fmt.Sprint(how, " ", filepath.Base(tt.words), " ", tt.cpu), func(t *testing.T) {
-				h := newHost()
+				h := newRecorder()
 				e := engine(t, h)
 				s := run(t, tt.words)
 				used, tell := inCgroup(t, s)
@@ -91,7 +90,7 @@ func TestCPU(t *testing.T) {
 }
 
 func TestPids(t *testing.T) {
-	h := newHost()
+	h := newRecorder()
 	e := engine(t, h)
 	s := run(t, script(t, "f() { f | f & }; f 2>/dev/null; sleep 100\n"))
 	net := "/sys/fs/cgroup/pids/fallback-test-net"
@@ -102,7 +101,7 @@ func TestPids(t *testing.T) {
 	s.begin()
 	most := 0
 	for range 50 {
-		data, _ := os.ReadFile(net+"/pids.current")
+		data, _ := os.ReadFile(net + "/pids.current")
 		n := 0
 		fmt.Sscan(string(data), &n)
 		most = max(most, n)
@@ -115,7 +114,7 @@ func TestPids(t *testing.T) {
 func TestIO(t *testing.T) {
 	for _, direct := range []string{"", " direct"} {
 		t.Run("write"+direct, func(t *testing.T) {
-			h := newHost()
+			h := newRecorder()
 			e := engine(t, h)
 			name := filepath.Join("/var/tmp", fmt.Sprint("fallback-test-", os.Getpid()))
 			defer os.Remove(name)
@@ -136,21 +135,21 @@ func TestIO(t *testing.T) {
 func TestBudgets(t *testing.T) {
 	churn := script(t, "while :; do (i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done); done\n")
 	for _, words := range []string{"4 times spin", churn} {
-		h := newHost()
+		h := newRecorder()
 		e := engine(t, h)
 		s := run(t, words)
 		use, _ := inCgroup(t, s)
-		add(t, e, s, Limits{CPUTime: 2 * time.Second, Grace: 100*time.Millisecond})
+		add(t, e, s, Limits{CPUTime: 2 * time.Second, Grace: 100 * time.Millisecond})
 		s.begin()
 		s.wait(10 * time.Second)
 		<-h.ended
 		k := h.only(t, verdict.CPUTimeExceeded)
 		t.Logf("%+v cpu %v, spent %v", k, use(), h.spent)
 	}
-	h := newHost()
+	h := newRecorder()
 	e := engine(t, h)
 	s := run(t, "deaf sleep")
-	add(t, e, s, Limits{WallTime: 1 * time.Second, Grace: 500*time.Millisecond})
+	add(t, e, s, Limits{WallTime: 1 * time.Second, Grace: 500 * time.Millisecond})
 	s.begin()
 	s.wait(10 * time.Second)
 	<-h.ended

@@ -19,8 +19,8 @@ import (
 	"github.com/agentbox/agentbox/test/promise"
 )
 
-// sandbox is a process in a pid namespace of its own, with all that is in it.
-type sandbox struct {
+// box is a sandbox: a process in a pid namespace of its own, with all that is in it.
+type box struct {
 	t     testing.TB
 	cmd   *exec.Cmd
 	init  procfs.Process
@@ -32,7 +32,7 @@ type sandbox struct {
 }
 
 // run starts a workload, which waits for begin.
-func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *sandbox {
+func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		promise.Lacks(t, "a pid namespace needs root")
@@ -51,7 +51,7 @@ func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *sandbox {
 		t.Fatal(err)
 	}
 	out.Close()
-	s := &sandbox{t: t, cmd: c, gate: in, ended: make(chan struct{})}
+	s := &box{t: t, cmd: c, gate: in, ended: make(chan struct{})}
 	go func() {
 		_ = c.Wait()
 		close(s.ended)
@@ -74,7 +74,7 @@ func namespace(t testing.TB, pid int) uint64 {
 	return ns
 }
 
-func (s *sandbox) begin() {
+func (s *box) begin() {
 	s.t.Helper()
 	s.start = time.Now()
 	if _, err := s.gate.Write([]byte("\n")); err != nil {
@@ -83,7 +83,7 @@ func (s *sandbox) begin() {
 }
 
 // end kills the sandbox and waits for it.
-func (s *sandbox) end() {
+func (s *box) end() {
 	s.kill.Do(func() {
 		_ = s.cmd.Process.Kill()
 		<-s.ended
@@ -92,7 +92,7 @@ func (s *sandbox) end() {
 }
 
 // wait waits until the sandbox has ended by itself.
-func (s *sandbox) wait(limit time.Duration) {
+func (s *box) wait(limit time.Duration) {
 	s.t.Helper()
 	select {
 	case <-s.ended:
@@ -102,7 +102,7 @@ func (s *sandbox) wait(limit time.Duration) {
 }
 
 // pids lists who is in the pid namespace itself.
-func (s *sandbox) pids() (pids []int) {
+func (s *box) pids() (pids []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		s.t.Fatal(err)
@@ -120,7 +120,7 @@ func (s *sandbox) pids() (pids []int) {
 	return pids
 }
 
-func (s *sandbox) list() string {
+func (s *box) list() string {
 	var b strings.Builder
 	for _, pid := range s.pids() {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -130,7 +130,7 @@ func (s *sandbox) list() string {
 }
 
 // state is that of the pids' processes: how many of them are stopped.
-func (s *sandbox) stopped() (stopped, all int) {
+func (s *box) stopped() (stopped, all int) {
 	var r procfs.Reader
 	for _, pid := range s.pids() {
 		if st, err := r.StatOf(pid); err == nil && !st.Ended() {
@@ -143,8 +143,8 @@ func (s *sandbox) stopped() (stopped, all int) {
 	return stopped, all
 }
 
-// host remembers what it was told.
-type host struct {
+// recorder remembers what it was told.
+type recorder struct {
 	mu      sync.Mutex
 	strikes []verdict.Strike
 	spent   []Spent
@@ -154,9 +154,9 @@ type host struct {
 	struck func()
 }
 
-func newHost() *host { return &host{ended: make(chan string, 1000)} }
+func newRecorder() *recorder { return &recorder{ended: make(chan string, 1000)} }
 
-func (h *host) Strike(_ string, s verdict.Strike) error {
+func (h *recorder) Strike(_ string, s verdict.Strike) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.strikes = append(h.strikes, s)
@@ -166,13 +166,13 @@ func (h *host) Strike(_ string, s verdict.Strike) error {
 	return nil
 }
 
-func (h *host) Spent(_ string, s Spent) {
+func (h *recorder) Spent(_ string, s Spent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.spent = append(h.spent, s)
 }
 
-func (h *host) Ended(key string, exit verdict.Exit) {
+func (h *recorder) Ended(key string, exit verdict.Exit) {
 	h.mu.Lock()
 	h.exits = append(h.exits, exit)
 	h.mu.Unlock()
@@ -180,7 +180,7 @@ func (h *host) Ended(key string, exit verdict.Exit) {
 }
 
 // only returns the one strike that there was.
-func (h *host) only(t testing.TB, code verdict.Code) verdict.Strike {
+func (h *recorder) only(t testing.TB, code verdict.Code) verdict.Strike {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +190,7 @@ func (h *host) only(t testing.TB, code verdict.Code) verdict.Strike {
 	return h.strikes[0]
 }
 
-func (h *host) none(t testing.TB) {
+func (h *recorder) none(t testing.TB) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,7 +216,7 @@ func engine(t testing.TB, h Host) *Engine {
 	return e
 }
 
-func add(t testing.TB, e *Engine, s *sandbox, l Limits, more ...func(*Sandbox)) {
+func add(t testing.TB, e *Engine, s *box, l Limits, more ...func(*Sandbox)) {
 	t.Helper()
 	sb := Sandbox{Key: fmt.Sprint(s.init.Pid), Init: s.init, Limits: l}
 	for _, f := range more {
@@ -230,7 +230,7 @@ func add(t testing.TB, e *Engine, s *sandbox, l Limits, more ...func(*Sandbox)) 
 // inCgroup puts the first process into a cgroup of its own, on whatever this
 // machine has of cgroups. used is the CPU time that the kernel counts there;
 // tell tells the engine of the cgroup, with a HoldFile beside.
-func inCgroup(t testing.TB, s *sandbox) (used func() time.Duration, tell func(*Sandbox)) {
+func inCgroup(t testing.TB, s *box) (used func() time.Duration, tell func(*Sandbox)) {
 	t.Helper()
 	layout, err := cgroup.Host.Layout()
 	if err != nil {

@@ -16,7 +16,9 @@ func memoryGate(left int64) time.Duration {
 	return gate(seconds(float64(max(0, left)) / fastest / 4))
 }
 
-func gate(d time.Duration) time.Duration { return min(max(d, 2*time.Millisecond), 100*time.Millisecond) }
+func gate(d time.Duration) time.Duration {
+	return min(max(d, 2*time.Millisecond), 100*time.Millisecond)
+}
 
 // tick looks at the machine as a whole: at the memory that it uses, and whether
 // there are new processes. So it costs the same for any number of sandboxes
@@ -32,11 +34,13 @@ func (e *Engine) tick(now time.Duration) error {
 			w.prune()
 		}
 	}
-	memory, err := e.hostMemory()
-	if err != nil {
+	if _, err := e.memory.sample(); err != nil {
 		return err
 	}
-	e.memory = memory
+	if err := e.memory.sampleAnonymous(); err != nil {
+		return err
+	}
+	risen := e.memory.risen()
 	wait := gate(time.Hour)
 	for _, w := range e.all {
 		if w.killed {
@@ -48,7 +52,7 @@ func (e *Engine) tick(now time.Duration) error {
 		if w.tasks.limit > 0 {
 			wait = min(wait, taskGate(w.tasks.left))
 		}
-		if w.memory.due(memory, now) || w.tasks.due(e.roster.born, now) {
+		if w.memory.due(risen, now) || w.tasks.due(e.roster.born, now) {
 			w.next = now
 		}
 	}
@@ -66,34 +70,28 @@ func (w *watched) prune() {
 	}
 }
 
-// hostMemory is what all processes of the machine have filled: anonymous memory,
-// resident or swapped out, and shared memory. Free memory says less: what one
-// fills the kernel may take from caches.
-func (e *Engine) hostMemory() (int64, error) {
-	anonymous, err := e.anonymous.Read()
-	if err != nil {
-		return 0, err
-	}
-	m, err := procfs.ReadHostMemory()
-	return anonymous + m.Shmem, err
-}
+// risen is by how much the memory of all processes of the machine has risen, all
+// rises together: anonymous memory, resident or swapped out, and shared memory.
+// Free memory would say less: what one fills the kernel may take from caches.
+func (h *memoryHost) risen() int64 { return h.anonRisen + h.shmemRisen }
 
 // holdMemory ends a sandbox that has more memory than it may.
 func (e *Engine) holdMemory(w *watched, now time.Duration) {
-	if !w.memory.due(e.memory, now) {
+	risen := e.memory.risen()
+	if !w.memory.due(risen, now) {
 		return
 	}
 	if !w.memory.moved {
-		w.memory.same(e.memory, now)
+		w.memory.same(risen, now)
 		return
 	}
-	used, err := e.meter.decide(w.members, w.Limits.Memory)
+	use, err := w.meter.measure(e.memory, w.members, w.Limits.Memory, now)
 	if err != nil {
-		return
+		return // what cannot be read now is read at the next look
 	}
-	w.use.Memory = used
-	w.memory.measured(used, e.memory, now)
-	if used > w.Limits.Memory {
-		e.strike(w, verdict.MemoryLimitExceeded, w.Limits.Memory, used)
+	w.use.Memory = use.Bytes
+	w.memory.measured(use.Bytes, risen, now)
+	if use.Over {
+		e.strike(w, verdict.MemoryLimitExceeded, w.Limits.Memory, use.Bytes)
 	}
 }

@@ -24,7 +24,7 @@ type watched struct {
 	waited, reads, writes ledger
 
 	brake            brake
-	watch            int // of inotify(7), on HoldFile; -1: none
+	inotify          int // the watch of inotify(7), on HoldFile; -1: none
 	free             time.Duration
 	cpu, read, write throttle
 
@@ -33,6 +33,7 @@ type watched struct {
 	next    time.Duration // when to look again
 	quiet   time.Duration // since when nothing runs although it is stopped by signals
 	memory  headroom
+	meter   memoryMeter
 	tasks   headroom
 	crowded int // how often in a row it had too many tasks
 	spentAt time.Duration
@@ -88,8 +89,8 @@ func (h *headroom) due(host int64, now time.Duration) bool {
 // same is called instead of measured when the sandbox did nothing meanwhile.
 func (h *headroom) same(host int64, now time.Duration) { h.host, h.at = host, now }
 
-func open(s Sandbox, r *roster, now time.Duration) (w *watched, err error) {
-	w = &watched{Sandbox: s, pidfd: -1, watch: -1, looked: now, next: now, spentAt: now}
+func watch(s Sandbox, r *roster, now time.Duration) (w *watched, err error) {
+	w = &watched{Sandbox: s, pidfd: -1, inotify: -1, looked: now, next: now, spentAt: now}
 	w.cpuFile.fd, w.brake.hold, w.brake.freezer.fd = -1, -1, -1
 	if w.pidfd, err = r.read.OpenPidfd(s.Init); err != nil {
 		return nil, fmt.Errorf("hold process %d: %w", s.Init.Pid, err)

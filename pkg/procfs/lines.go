@@ -2,6 +2,8 @@ package procfs
 
 import (
 	"bytes"
+
+	"golang.org/x/sys/unix"
 )
 
 // Lines are those of a file of proc of any length. They are in the buffer of the
@@ -192,3 +194,34 @@ func ParsePss(line []byte) (bytes int64, ok bool) {
 	}
 	return bytes, kilobytes(&bytes, value) == nil
 }
+
+// SharedSegments opens /proc/sysvipc/shm, of the ipc namespace of this thread:
+// lines for ParseSegment.
+func (r *Reader) SharedSegments() (Lines, error) { return r.lines(unix.AT_FDCWD, fileSegments) }
+
+// ParseSegment reads a line of /proc/sysvipc/shm: the number of a segment, and the
+// bytes that it occupies, resident or swapped out. ok is false for the heading.
+func ParseSegment(line []byte) (id uint64, held int64, ok bool) {
+	const fieldID, fieldResident, fieldSwapped = 2, 15, 16
+	for i := 1; i <= fieldSwapped; i++ {
+		var word []byte
+		word, line = next(line)
+		var n int64
+		switch i {
+		case fieldID:
+			id, ok = number(word)
+		case fieldResident, fieldSwapped:
+			n, ok = scaled(word, 1)
+			held += n
+		default:
+			continue
+		}
+		if !ok {
+			return 0, 0, false
+		}
+	}
+	return id, held, true
+}
+
+// Number reads a decimal number.
+func Number(word []byte) (n int64, ok bool) { return scaled(word, 1) }

@@ -21,6 +21,42 @@ func OpenRoot() (int, error) { return openAt(unix.AT_FDCWD, fileProc, unix.O_DIR
 // OpenFDs opens the folder of a process' descriptors, for List and FD.
 func (r *Reader) OpenFDs(dir int) (int, error) { return openAt(dir, folderFD, unix.O_DIRECTORY) }
 
+// OpenThread opens the folder of one of its threads, to read from in its place.
+func (r *Reader) OpenThread(dir, thread int) (int, error) {
+	b := strconv.AppendInt(append(r.name[:0], "task/"...), int64(thread), 10)
+	return openAt(dir, append(b, 0), unix.O_DIRECTORY)
+}
+
+// LivingThread tells a thread of a process that has memory of its own; 0: none
+// has. It is for a process of which the first thread has ended: its folder then
+// shows no memory, and no descriptors.
+func (r *Reader) LivingThread(dir int) (int, error) {
+	tasks, err := openAt(dir, folderTask, unix.O_DIRECTORY)
+	if err != nil {
+		return 0, err
+	}
+	defer Close(tasks)
+	n, err := unix.Getdents(tasks, r.buf[:])
+	if err != nil {
+		return 0, gone(err)
+	}
+	// The first has ended. Of the others as many as there are in one answer.
+	var few [64]Entry
+	threads := appendEntries(few[:0], r.buf[:n])
+	for _, e := range threads {
+		thread, err := r.OpenThread(dir, e.Number)
+		if err != nil {
+			continue
+		}
+		statm, err := r.Statm(thread)
+		Close(thread)
+		if err == nil && statm.Size > 0 {
+			return e.Number, nil
+		}
+	}
+	return 0, nil
+}
+
 // List appends what has a number for a name in the folder, from its start on.
 // It allocates when the slice is too small.
 func (r *Reader) List(folder int, into []Entry) ([]Entry, error) {

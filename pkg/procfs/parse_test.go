@@ -142,7 +142,7 @@ func TestParseSmallThings(t *testing.T) {
 	if m, err := parseStatm([]byte("10 3 1 0 0 0 0\n")); m != (Statm{10 * pageSize, 3 * pageSize}) || err != nil {
 		t.Errorf("statm %+v, %v", m, err)
 	}
-	for _, bad := range []string{"", "x", "1 2 3 4", "pid:[", "pid:]1[", "pid:[]", "AnonPages: 1 kB\nSwapFree: 1 kB\n", "99999999999999999999 1"} {
+	for _, bad := range []string{"", "x", "1 2 3 4", "pid:[", "pid:]1[", "pid:[]", "AnonPages: x kB\n", "AnonPages: 1 kB\nSwapFree:\n", "99999999999999999999 1"} {
 		_, err1 := parseLastPid([]byte(bad))
 		_, err2 := parseNamespace([]byte(bad))
 		_, err3 := parseAnonymous([]byte(bad))

@@ -21,16 +21,18 @@ var ErrFormat = errors.New("not in the form of proc(5)")
 
 // The names end in a zero byte: they are handed to the kernel as they are.
 var (
-	fileStat   = []byte("stat\x00")
-	fileStatm  = []byte("statm\x00")
-	fileStatus = []byte("status\x00")
-	fileRollup = []byte("smaps_rollup\x00")
-	fileIO     = []byte("io\x00")
-	folderFD   = []byte("fd\x00")
-	fileMounts = []byte("mountinfo\x00")
-	fileMaps   = []byte("maps\x00")
-	fileSmaps  = []byte("smaps\x00")
-	fileProc   = []byte("/proc\x00")
+	fileStat     = []byte("stat\x00")
+	fileStatm    = []byte("statm\x00")
+	fileStatus   = []byte("status\x00")
+	fileRollup   = []byte("smaps_rollup\x00")
+	fileIO       = []byte("io\x00")
+	folderFD     = []byte("fd\x00")
+	folderTask   = []byte("task\x00")
+	fileMounts   = []byte("mountinfo\x00")
+	fileMaps     = []byte("maps\x00")
+	fileSmaps    = []byte("smaps\x00")
+	fileSegments = []byte("/proc/sysvipc/shm\x00")
+	fileProc     = []byte("/proc\x00")
 )
 
 // Namespace names a kind of namespace, by its file below /proc/PID.
@@ -150,6 +152,12 @@ func HasEnded(pidfd int) bool {
 	}
 }
 
+// HasRollup reports whether this kernel has smaps_rollup at all: a file that it
+// has not looks like that of a process that has ended.
+func HasRollup() bool {
+	return unix.Access("/proc/self/smaps_rollup", unix.R_OK) == nil
+}
+
 // Stat reads /proc/PID/stat.
 func (r *Reader) Stat(dir int) (Stat, error) { return r.stat(dir, fileStat) }
 
@@ -215,12 +223,26 @@ func (r *Reader) IO(dir int) (IO, error) {
 
 // Namespace tells the number of one of a process' namespaces.
 func (r *Reader) Namespace(dir int, kind Namespace) (uint64, error) {
-	return r.namespace(dir, kind)
+	n, err := r.namespace(dir, kind)
+	// The kernel says EACCES of a process that has ended as well.
+	if errors.Is(err, fs.ErrPermission) && Signal(dir, 0) == ErrGone { //nolint:errorlint // it is this very error
+		err = ErrGone
+	}
+	return n, err
 }
+
+// OpenNamespace opens one of a process' namespaces, for setns(2).
+func (r *Reader) OpenNamespace(dir int, kind Namespace) (int, error) { return openAt(dir, kind, 0) }
 
 // NamespaceOf tells the same of whoever has the pid now.
 func (r *Reader) NamespaceOf(pid int, kind Namespace) (uint64, error) {
-	return r.namespace(unix.AT_FDCWD, r.path(pid, kind))
+	n, err := r.namespace(unix.AT_FDCWD, r.path(pid, kind))
+	if errors.Is(err, fs.ErrPermission) {
+		if _, e := r.StatOf(pid); e != nil {
+			err = e
+		}
+	}
+	return n, err
 }
 
 func (r *Reader) namespace(dir int, name []byte) (uint64, error) {
