@@ -190,7 +190,9 @@ func (b *Box) on(t *testing.T) *Box {
 // checkEmpty looks for what the runtime left of containers that are gone.
 func (b *Box) checkEmpty() {
 	b.t.Helper()
-	endSupervisor(b.t, b.State)
+	if err := stopSupervisor(b.State); err != nil {
+		b.t.Error(err)
+	}
 	if refs, err := (state.Store{Dir: b.State}).List(); err != nil || len(refs) > 0 {
 		b.t.Errorf("states are left: %v %v", refs, err)
 	}

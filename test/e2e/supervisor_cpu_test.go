@@ -106,9 +106,9 @@ func TestSupervisorIsNotSeen(t *testing.T) {
 	eachGround(t, func(t *testing.T, g *ground) {
 		a := g.attack(t, "[limits]\ncpus = 0.25", sh(spinners))
 		a.printed("spinning")
-		calls := 25
+		calls := 20
 		if *soak || g.kind.name == "runc" && has(cpus2) {
-			calls = 200
+			calls = 100 // of exec, and of state
 		}
 		const callers = 4
 		type answer struct {

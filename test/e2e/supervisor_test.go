@@ -390,18 +390,19 @@ func supervisors(dir string) map[string]int {
 	return found
 }
 
-// endSupervisor ends the supervisor of a folder of states, if there is one, as its
-// idleness would do.
-func endSupervisor(t *testing.T, dir string) {
-	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+// stopSupervisor ends the supervisor of a folder of states, if there is one, as
+// its idleness would do.
+func stopSupervisor(dir string) error {
+	for deadline := time.Now().Add(scaled(10 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		left := supervisors(dir)
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the supervisor does not end: %v", left)
+		}
 		for _, pid := range left {
-			kill(t, pid, unix.SIGTERM)
+			_ = unix.Kill(pid, unix.SIGTERM)
 		}
-		if len(left) > 0 {
-			return fmt.Sprintf("the supervisor does not end: %v", left)
-		}
-		return ""
-	})
+	}
 }
