@@ -69,9 +69,7 @@ func TestSupervisorCPU(t *testing.T) {
 				if used > 1.15*limit {
 					t.Errorf("%.3f CPUs were used, the limit is %g", used, limit)
 				}
-				if used < 0.2*limit {
-					t.Errorf("only %.3f CPUs were used, the limit is %g", used, limit)
-				}
+				a.mustGoOn("held to its limit")
 				a.must("kill", a.ID, "KILL")
 				_, r := a.ends()
 				wantNoLimit(t, r)

@@ -309,14 +309,14 @@ func taken(t *testing.T, count string) int64 {
 	return int64(binary.NativeEndian.Uint64([]byte(readFile(t, count))))
 }
 
-// insiders are the processes of a sandbox: those in its pid namespace, and those
-// that have its environment.
+// insiders are the processes of a sandbox: those in its pid namespace, where that
+// is known, and those that have its environment.
 func insiders(id, pidns string) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		ns, _ := os.Readlink(dir + "/ns/pid")
 		env, _ := os.ReadFile(dir + "/environ")
-		if ns == pidns || slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == nameOf+id }) {
+		if pidns != "" && ns == pidns || slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == nameOf+id }) {
 			pid, _ := strconv.Atoi(filepath.Base(dir))
 			pids = append(pids, pid)
 		}
