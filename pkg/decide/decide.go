@@ -24,7 +24,8 @@ type Call struct {
 	// for it gets no limits, one that only claims it no defaults.
 	Pause spec.Pause
 
-	// Supervisor is limits.Host.Supervisor.
+	// Supervisor says whether there is a supervisor for the container; the zero
+	// value: nobody has looked.
 	Supervisor limits.Mechanism
 
 	// NoBundle says that there is no container yet, only what it would ask for:
@@ -71,7 +72,9 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 		req.OwnPIDNamespace = true // as every engine gives one that nobody asks not to
 	}
 	machine := call.probe(in)
-	machine.Supervisor = call.Supervisor
+	if call.Supervisor.Enforcer != limits.EnforcerSupervisor || machine.Supervisor.Enforcer != limits.EnforcerNone {
+		machine.Supervisor = call.Supervisor // else the kernel has nothing for one
+	}
 	return limits.Resolve(policy, req, machine)
 }
 

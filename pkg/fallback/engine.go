@@ -124,7 +124,7 @@ func (e *Engine) run() (err error) {
 	// System calls that are a thread's own (namespaces, priority) are made here;
 	// and who was stopped for long may be late.
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // where it is allowed
+	hurry()
 	// Go lets a thread that returns from a system call go on when one of its
 	// processors is free, and not while threads that a fork bomb keeps from
 	// running have them all.

@@ -17,7 +17,7 @@ const (
 // limited: as short as looking at all of them costs half a percent of a CPU, for
 // it is that long that one may be faster than its limit, unseen.
 func longestLook(sandboxes int) time.Duration {
-	return min(max(time.Duration(sandboxes)*400*time.Microsecond, 10*time.Millisecond), 100*time.Millisecond)
+	return min(max(time.Duration(sandboxes)*400*time.Microsecond, 10*time.Millisecond), 250*time.Millisecond)
 }
 
 // look measures one sandbox and does what follows.
@@ -77,7 +77,16 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 func (e *Engine) nextLook(w *watched, now time.Duration) time.Duration {
 	wait := w.wait(now, e.cpus, longestLook(len(e.all)))
 	cost := e.now() - now
-	return now + max(wait, shortestLook, costShare*cost)
+	return together(now + max(wait, shortestLook, costShare*cost), wait)
+}
+
+// together has sandboxes that are in no hurry looked at together, a little
+// early: waking up costs more than a look.
+func together(next, wait time.Duration) time.Duration {
+	if grid := wait / 4; grid >= 5*time.Millisecond {
+		return next - next%grid
+	}
+	return next
 }
 
 func (w *watched) wait(now time.Duration, cpus int, longest time.Duration) time.Duration {

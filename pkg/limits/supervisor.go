@@ -3,6 +3,7 @@ package limits
 import (
 	"cmp"
 	"math"
+	"slices"
 )
 
 // SupervisorName is the mechanism of a limit that the supervisor enforces.
@@ -47,13 +48,13 @@ func (p *Plan) SupervisedMemory() int64 {
 func SupervisorPrecision(k Key) string {
 	switch k {
 	case KeyMemory, KeySwap:
-		return "looked at every 1 ms to 1 s, the closer to the limit the more often"
+		return "sampled every 1 ms to 1 s, most often near the limit"
 	case KeyPids:
-		return "looked at every 1 ms to 1 s, forks are undone and not refused"
+		return "sampled every 1 ms to 1 s, the newest beyond the limit are killed"
 	case KeyCPUs, KeyIOReadBPS, KeyIOWriteBPS:
-		return "an average, with bursts of 100 ms worth"
+		return "on average, with bursts of up to 100 ms of the rate"
 	case KeyCPUTime, KeyWallTime:
-		return "1 s"
+		return "within 1 s"
 	}
 	return ""
 }
@@ -75,7 +76,7 @@ func (r *resolver) supervise(e *Entry) {
 		}
 		return
 	}
-	e.Enforcer, e.Mechanism = EnforcerSupervisor, SupervisorName
+	e.Enforcer, e.Mechanism, e.Precision = EnforcerSupervisor, SupervisorName, SupervisorPrecision(e.Key)
 	if detail != "" {
 		e.appendDetail(detail)
 	}
@@ -97,10 +98,8 @@ func (r *resolver) forSupervisor(e Entry) (detail string, wanted bool) {
 		if !byKernel {
 			return "", true
 		}
-		for _, d := range r.policy.Supervise {
-			if d == e.Dimension {
-				return "the configuration has it in supervise", true
-			}
+		if slices.Contains(r.policy.Supervise, e.Dimension) {
+			return "the configuration has it in supervise", true
 		}
 	}
 	return "", false

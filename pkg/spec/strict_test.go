@@ -379,7 +379,8 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 	}
 
 	cpu := plan.Entry(limits.KeyCPUs)
-	if byKernel(cpu) {
+	switch {
+	case byKernel(cpu):
 		if want := (share{plan.CPUQuota, plan.CPUPeriod}); out.cpu != want {
 			t.Errorf("cpu.max is %+v, the plan says %+v", out.cpu, want)
 		}
@@ -389,13 +390,13 @@ func (w world) verifyResources(t *testing.T, before, after *specs.Spec, plan *li
 		if outResources.CPU.Burst != nil && *outResources.CPU.Burst > uint64(plan.CPUQuota) {
 			t.Errorf("cpu burst %d is above the quota %d", *outResources.CPU.Burst, plan.CPUQuota)
 		}
-	} else if bySupervisor(cpu) {
+	case bySupervisor(cpu):
 		// Millionths are rounded up.
 		if held := (share{cpu.Value.N - 1, 1_000_000}); !held.within(in.cpu) || !held.within(unified.cpu) || out.cpu.quota != 0 || outResources != nil && outResources.CPU != nil && outResources.CPU.Burst != nil {
 			t.Errorf("cpus %d are to be held, cpu.max was %+v and is %+v, burst %d", cpu.Value.N, in.cpu, out.cpu, out.burst)
 		}
 		out.burst = in.burst
-	} else if !out.cpu.within(in.cpu) {
+	case !out.cpu.within(in.cpu):
 		t.Errorf("cpu.max was %+v and is %+v", in.cpu, out.cpu)
 	}
 	if out.burst > in.burst {

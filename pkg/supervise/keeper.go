@@ -4,18 +4,19 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// The pause before another worker, when the last one did not live long: it grows
-// up to the second, so that a fault that comes back at once does not fill the
-// machine.
+// The pause before another worker. It grows while workers fail by themselves soon
+// after they were started, so that a fault that comes back at once does not fill
+// the machine. Who is killed has no fault.
 const (
 	longLife = time.Second
-	minPause = 50 * time.Millisecond
-	maxPause = 800 * time.Millisecond
+	minPause = 20 * time.Millisecond
+	maxPause = 500 * time.Millisecond
 )
 
 // The exit codes of a worker that is not to be started again. A crash, and a
@@ -49,40 +50,59 @@ func keep(o Options) error {
 			}
 		}
 		since := time.Now()
-		again, err := watch(worker, signals)
+		end, err := watch(worker, signals)
 		worker.close()
 		worker = nil
-		if err != nil || !again {
+		if err != nil || end == over {
 			return err
 		}
-		if time.Since(since) > longLife {
-			pause = 0
-		} else {
-			pause = min(max(2*pause, minPause), maxPause)
-		}
-		report(errors.New("the worker of the supervisor was killed or has crashed: it is started again"))
+		pause = nextPause(pause, end, time.Since(since))
+		report(errors.New("the worker of the supervisor was killed or has failed: it is started again"))
 	}
 }
 
-// watch waits for the end of a worker, hands signals on to it, and reports
-// whether there has to be another one.
-func watch(worker *other, signals <-chan os.Signal) (again bool, err error) {
-	type end struct {
-		again bool
-		err   error
+// ending is how a worker has ended.
+type ending uint8
+
+const (
+	over   ending = iota // nothing is left to do
+	killed               // by somebody
+	failed               // by itself
+)
+
+func endingOf(status syscall.WaitStatus, known bool) ending {
+	switch {
+	case !known || status.Signaled() && status.Signal() == unix.SIGKILL:
+		return killed
+	case status.Exited() && (status.ExitStatus() == exitDone || status.ExitStatus() == exitCannot):
+		return over
 	}
-	ended := make(chan end, 1)
+	return failed
+}
+
+func nextPause(last time.Duration, end ending, life time.Duration) time.Duration {
+	if end == killed || life > longLife {
+		return minPause
+	}
+	return min(2*max(last, minPause), maxPause)
+}
+
+// watch waits for the end of a worker, and hands signals on to it.
+func watch(worker *other, signals <-chan os.Signal) (end ending, err error) {
+	ended := make(chan struct{})
 	go func() {
-		status, known, err := worker.wait()
-		crashed := !known || status.Signaled() || status.ExitStatus() != exitDone && status.ExitStatus() != exitCannot
-		ended <- end{crashed, err}
+		defer close(ended)
+		var status syscall.WaitStatus
+		var known bool
+		status, known, err = worker.wait()
+		end = endingOf(status, known)
 	}()
 	for {
 		select {
 		case <-signals:
 			worker.signal(unix.SIGTERM)
-		case e := <-ended:
-			return e.again, e.err
+		case <-ended:
+			return end, err
 		}
 	}
 }

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "supervise" {
 		os.Exit(asProgram(os.Args[2:]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == "spin" {
+		spin()
+	}
 	if len(os.Args) == 6 && os.Args[1] == "connect" {
 		os.Exit(connect(os.Args[2:]))
 	}
@@ -104,6 +107,7 @@ func asProgram(args []string) int {
 //	fail         Run fails, once
 //	refuse       Add fails
 //	strike       the sandbox is ended for its memory
+//	real         not this engine but the real one
 //	die          this process is killed between the strike and the end, once
 type fake struct {
 	host fallback.Host
@@ -115,6 +119,9 @@ type fake struct {
 }
 
 func newFake(h fallback.Host) (Engine, error) {
+	if _, err := os.Lstat(filepath.Join(h.(host).o.States.Dir, "real")); err == nil {
+		return fallback.New(h)
+	}
 	return &fake{host: h, dir: h.(host).o.States.Dir, stop: make(chan struct{}), boxes: map[string]fallback.Sandbox{}}, nil
 }
 
@@ -281,11 +288,15 @@ func (f *folder) sandbox(id string) box {
 
 func (f *folder) sandboxWith(id string, entries ...limits.Entry) box {
 	f.Helper()
-	pid := sleeper(f.T)
-	init, err := procfs.FindProcess(pid)
+	init, err := procfs.FindProcess(sleeper(f.T))
 	if err != nil {
 		f.Fatal(err)
 	}
+	return f.sandboxOf(id, init, entries...)
+}
+
+func (f *folder) sandboxOf(id string, init procfs.Process, entries ...limits.Entry) box {
+	f.Helper()
 	root := f.TempDir()
 	st := &state.State{
 		ID: id, Root: root, RealRoot: root, Runtime: "/bin/true", Nonce: "1", Door: "runtime",

@@ -241,7 +241,7 @@ func TestFolderThatGoes(t *testing.T) {
 	if err := os.RemoveAll(f.dir); err != nil {
 		t.Fatal(err)
 	}
-	f.within(4*lookTime, "both have ended", func() bool { return len(f.processes(Keeper))+len(f.processes(Worker)) == 0 })
+	f.within(5*tickTime, "both have ended", func() bool { return len(f.processes(Keeper))+len(f.processes(Worker)) == 0 })
 }
 
 // What a supervisor that was killed between the two steps leaves: the reason is

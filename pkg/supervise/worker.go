@@ -18,9 +18,13 @@ import (
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
-// lookTime is how often a worker looks for sandboxes that lost who supervised
-// them: a shim that was killed.
-const lookTime = 5 * time.Second
+const (
+	// tickTime is how often a worker looks whether anybody still needs it.
+	tickTime = time.Second
+	// lookTicks is after how many of them it looks for sandboxes that lost who
+	// supervised them: a shim that was killed.
+	lookTicks = 5
+)
 
 // Why a worker ends other than by a fault that would come again.
 var (
@@ -131,7 +135,7 @@ func (w *worker) loop() error {
 	defer tick.Stop()
 	lost := w.watchKeeper()
 	busy := time.Now()
-	for {
+	for ticks := 1; ; {
 		select {
 		case <-signals:
 			return nil
@@ -140,10 +144,12 @@ func (w *worker) loop() error {
 		case <-lost:
 			lost = w.replaceKeeper()
 		case <-tick.C:
+			if ticks++; ticks%lookTicks == 0 {
+				w.takeOver()
+			}
 			if w.Role == Worker && w.keeper == nil {
 				lost = w.replaceKeeper()
 			}
-			w.takeOver()
 			if w.owner.Count() > 0 {
 				busy = time.Now()
 			}
@@ -156,9 +162,9 @@ func (w *worker) loop() error {
 
 func (w *worker) tick() time.Duration {
 	if w.Idle > 0 {
-		return min(lookTime, w.Idle)
+		return min(tickTime, w.Idle)
 	}
-	return lookTime
+	return tickTime
 }
 
 // useless reports whether there is nothing to do, and will not be.
