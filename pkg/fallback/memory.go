@@ -111,7 +111,7 @@ func (h *memoryHost) sampleAnonymous() error {
 	return nil
 }
 
-// reading is when a dear reading was, and what it took.
+// reading is when a dear reading was, and the CPU time that it took.
 type reading struct {
 	done     bool
 	at, cost time.Duration
@@ -248,13 +248,13 @@ func (m *memoryMeter) scanDue(h *memoryHost, private, limit int64, now time.Dura
 }
 
 func (m *memoryMeter) scanShmem(h *memoryHost, members []member, now time.Duration) error {
-	start := procfs.SinceBoot()
+	start := procfs.OwnCPUTime()
 	found, err := h.shmem.scan(members)
 	if err != nil {
 		return err
 	}
 	m.shmem, m.shmemRisen = found, h.shmemRisen
-	m.scan = reading{done: true, at: now, cost: procfs.SinceBoot() - start}
+	m.scan = reading{done: true, at: now, cost: procfs.OwnCPUTime() - start}
 	return nil
 }
 
@@ -329,7 +329,7 @@ func (m *memoryMeter) continueExact(h *memoryHost, members []member, enough int6
 	slices.SortFunc(h.order, func(a, b int) int {
 		return cmp.Compare(members[b].memory.private, members[a].memory.private)
 	})
-	start := procfs.SinceBoot()
+	start, worked := procfs.SinceBoot(), procfs.OwnCPUTime()
 	var took time.Duration
 	var alone int64
 	left := len(h.order)
@@ -357,7 +357,7 @@ func (m *memoryMeter) continueExact(h *memoryHost, members []member, enough int6
 			break
 		}
 	}
-	m.spent += took
+	m.spent += procfs.OwnCPUTime() - worked
 	if left == 0 {
 		m.underWay = false
 		m.pass++

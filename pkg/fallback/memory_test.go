@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -34,8 +36,14 @@ var memoryRoles = map[string]func(say func(string)){
 	"fork and write": func(say func(string)) {
 		b := mapMemory(load, private, -1)
 		touch(b)
+		var pipe [2]int
+		must(unix.Pipe(pipe[:]))
+		forked(func() {
+			unix.RawSyscall(unix.SYS_READ, uintptr(pipe[0]), uintptr(unsafe.Pointer(&b[0])), 1)
+			touch(b)
+		})
 		say("done")
-		forked(func() { touch(b) })
+		got(unix.Write(pipe[1], b[:1]))
 		time.Sleep(500 * time.Millisecond)
 	},
 	"many": func(func(string)) {
@@ -124,9 +132,9 @@ var memoryRoles = map[string]func(say func(string)){
 		f := memfd()
 		must(f.Truncate(load))
 		b := mapMemory(load, unix.MAP_SHARED, int(f.Fd()))
+		must(f.Close()) // so that the other has none either
 		touch(b)
 		forked(func() { touch(b) })
-		must(f.Close())
 	},
 	"shared": func(func(string)) {
 		b := mapMemory(load, shared, -1)
@@ -154,20 +162,14 @@ var memoryRoles = map[string]func(say func(string)){
 		writeAll(f, 200*mib)
 		must(f.Sync())
 		b := mapMemory(200*mib, unix.MAP_SHARED, int(f.Fd()))
-		var sum byte
-		for i := 0; i < len(b); i += 4096 {
-			sum += b[i]
-		}
+		look(b, 4096)
 		keep = append(keep, b)
 	},
 	"page tables": func(func(string)) {
 		size := load * 512
 		b := got(unix.Mmap(-1, 0, size, unix.PROT_READ, private|unix.MAP_NORESERVE))
 		must(unix.Madvise(b, unix.MADV_NOHUGEPAGE))
-		var sum byte
-		for i := 0; i < len(b); i += 2 * mib {
-			sum += b[i]
-		}
+		look(b, 2*mib)
 		keep = append(keep, b)
 	},
 	"free pages": func(func(string)) {
@@ -189,7 +191,31 @@ var memoryRoles = map[string]func(say func(string)){
 			}
 		}()
 		runtime.LockOSThread()
-		unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
+		unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // not raw: the other goroutine takes over
+	},
+	"files of a thread": func(func(string)) {
+		filled := make(chan bool)
+		go func() {
+			runtime.LockOSThread()
+			must(unix.Unshare(unix.CLONE_FILES))
+			f := memfd()
+			keepOpen(f)
+			writeAll(f, load)
+			close(filled)
+			select {}
+		}()
+		<-filled
+	},
+	"memory in a user namespace": func(func(string)) {
+		runtime.LockOSThread()
+		forked(func() {
+			unix.RawSyscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS|unix.CLONE_NEWIPC|unix.CLONE_NEWPID, 0, 0)
+			id, _, _ := unix.RawSyscall(unix.SYS_SHMGET, 0, load, 0o600|0o1000)
+			at, _, _ := unix.RawSyscall(unix.SYS_SHMAT, id, 0, 0)
+			touch(unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&at))), load))
+			unix.RawSyscall(unix.SYS_SHMDT, at, 0, 0)
+		})
+		time.Sleep(500 * time.Millisecond)
 	},
 	"ends": func(func(string)) {
 		touch(mapMemory(load, private, -1))
@@ -290,6 +316,8 @@ func TestMemory(t *testing.T) {
 		{"page tables", load, 0},
 		{"free pages", 0, 0},
 		{"first thread ended", 2 * load, 0},
+		{"files of a thread", load, 0},
+		{"memory in a user namespace", load, 0},
 		{"ends", load, 0},
 	}
 	for _, tt := range tests {
@@ -297,7 +325,7 @@ func TestMemory(t *testing.T) {
 			s := startSandbox(t, tt.role, t.TempDir())
 			h := newHost(t)
 			before := whole(t, h, s.members())
-			s.tell("done")
+			s.tell()
 			members := s.members()
 			after := whole(t, h, members)
 			added := after - before
@@ -332,15 +360,16 @@ func TestMemoryGrowth(t *testing.T) {
 			s := startSandbox(t, role, t.TempDir())
 			h := newHost(t)
 			if role == "fork and write" {
-				s.tell("done")
+				s.tell()
 			}
 			limit := whole(t, h, s.members()) + load/2
 			var m memoryMeter
-			if use := decision(t, h, &m, s.members(), limit); use.Over {
+			members := s.members()
+			if use := decision(t, h, &m, members, limit); use.Over {
 				t.Fatalf("over before anything was used: %+v", use)
 			}
-			s.tell("done")
-			if use := decision(t, h, &m, s.members(), limit); !use.Over {
+			s.tell()
+			if use := decision(t, h, &m, members, limit); !use.Over {
 				t.Errorf("not over: %+v", use)
 			}
 		})
@@ -352,7 +381,7 @@ func TestMemoryOfNobody(t *testing.T) {
 	s := startSandbox(t, "malloc", t.TempDir())
 	h := newHost(t)
 	members := s.members()
-	s.tell("done")
+	s.tell()
 	var m memoryMeter
 	if use := decision(t, h, &m, members, load/2); !use.Over {
 		t.Fatalf("not over: %+v", use)
@@ -369,7 +398,7 @@ func TestMemoryOfNobody(t *testing.T) {
 
 func TestMeasuringAllocatesNothing(t *testing.T) {
 	s := startSandbox(t, "fork", t.TempDir())
-	s.tell("done")
+	s.tell()
 	h := newHost(t)
 	members := s.members()
 	whole(t, h, members) // makes the buffers
@@ -387,6 +416,43 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 	})
 	if cheap != 0 || dear != 0 {
 		t.Errorf("%v and %v allocations", cheap, dear)
+	}
+}
+
+// TestTmpfsOfTheHost: /dev/shm of the host is in the sandbox's mounts as well; the
+// folder of an engine's container is too, and counts.
+func TestTmpfsOfTheHost(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		deep  bool
+		added int64
+	}{{"the host's", false, 0}, {"a container's", true, load}} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHost(t)
+			at := "/dev/shm"
+			if tt.deep {
+				at = filepath.Join(t.TempDir(), "containers/id/shm")
+				if err := os.MkdirAll(at, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=1g"); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { unix.Unmount(at, unix.MNT_DETACH) })
+			}
+			s := startSandbox(t, "nothing", t.TempDir())
+			before := whole(t, h, s.members())
+			f, err := os.CreateTemp(at, "agentbox-test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(f.Name()) })
+			writeAll(f, load)
+			f.Close()
+			if added := whole(t, h, s.members()) - before; added < tt.added-mib || added > tt.added+mib {
+				t.Errorf("%d bytes were added, not %d", added, tt.added)
+			}
+		})
 	}
 }
 
@@ -414,36 +480,30 @@ func TestTmpfsSize(t *testing.T) {
 
 func BenchmarkMemory(b *testing.B) {
 	s := startSandbox(b, "malloc", b.TempDir())
-	s.tell("done")
+	s.tell()
 	h := newHost(b)
 	members := s.members()
-	for _, n := range []int{2, 200} {
-		many := make([]member, 0, n)
-		for range n {
-			many = append(many, members[0])
-		}
-		b.Run(fmt.Sprintf("cheap/%d", n), func(b *testing.B) {
-			var m memoryMeter
+	run := func(name string, f func()) {
+		b.Run(name, func(b *testing.B) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			start := procfs.OwnCPUTime()
 			for b.Loop() {
-				h.sample()
-				m.measure(h, many, math.MaxInt64/2, 0)
+				f()
 			}
-		})
-		b.Run(fmt.Sprintf("status/%d", n), func(b *testing.B) {
-			for b.Loop() {
-				privateSum(&h.reader, many)
-			}
-		})
-		b.Run(fmt.Sprintf("scan/%d", n), func(b *testing.B) {
-			var m memoryMeter
-			for b.Loop() {
-				m.scanShmem(h, many, 0)
-			}
+			// What others on the machine do does not change it.
+			b.ReportMetric(float64(procfs.OwnCPUTime()-start)/float64(b.N), "cpu-ns/op")
 		})
 	}
-	b.Run("smaps_rollup", func(b *testing.B) {
-		for b.Loop() {
-			h.reader.Rollup(members[0].dir)
-		}
-	})
+	var m memoryMeter
+	for _, n := range []int{2, 200} {
+		many := slices.Repeat(members[:1], n)
+		run(fmt.Sprintf("cheap/%d", n), func() {
+			h.sample()
+			m.measure(h, many, math.MaxInt64/2, 0)
+		})
+		run(fmt.Sprintf("status/%d", n), func() { privateSum(&h.reader, many) })
+		run(fmt.Sprintf("scan/%d", n), func() { m.scanShmem(h, many, 0) })
+	}
+	run(fmt.Sprintf("smaps_rollup/%dMiB", load/mib), func() { h.reader.Rollup(members[0].dir) })
 }

@@ -124,10 +124,10 @@ func (s *sandbox) hear(word string) {
 	}
 }
 
-func (s *sandbox) tell(answer string) {
+func (s *sandbox) tell() {
 	s.t.Helper()
 	fmt.Fprintln(s.in)
-	s.hear(answer)
+	s.hear("done")
 }
 
 // members are the processes of the pid namespace now.
@@ -165,6 +165,14 @@ func mapMemory(size int, flags, fd int) []byte {
 func touch(b []byte) {
 	for i := 0; i < len(b); i += 4096 {
 		b[i] = 1
+	}
+}
+
+var seen byte
+
+func look(b []byte, step int) {
+	for i := 0; i < len(b); i += step {
+		seen += b[i]
 	}
 }
 

@@ -27,22 +27,25 @@ func (r *Reader) OpenThread(dir, thread int) (int, error) {
 	return openAt(dir, append(b, 0), unix.O_DIRECTORY)
 }
 
-// LivingThread tells a thread of a process that has memory of its own; 0: none
-// has. It is for a process of which the first thread has ended: its folder then
-// shows no memory, and no descriptors.
-func (r *Reader) LivingThread(dir int) (int, error) {
+// Threads appends the threads of a process.
+func (r *Reader) Threads(dir int, into []Entry) ([]Entry, error) {
 	tasks, err := openAt(dir, folderTask, unix.O_DIRECTORY)
+	if err != nil {
+		return into, err
+	}
+	defer Close(tasks)
+	return r.List(tasks, into)
+}
+
+// LivingThread tells a thread of a process that has memory to show; 0: none has.
+// It is for a process of which the first thread has ended: its folder then shows
+// no memory, and no descriptors. It allocates when there are many threads.
+func (r *Reader) LivingThread(dir int) (int, error) {
+	var few [64]Entry
+	threads, err := r.Threads(dir, few[:0])
 	if err != nil {
 		return 0, err
 	}
-	defer Close(tasks)
-	n, err := unix.Getdents(tasks, r.buf[:])
-	if err != nil {
-		return 0, gone(err)
-	}
-	// The first has ended. Of the others as many as there are in one answer.
-	var few [64]Entry
-	threads := appendEntries(few[:0], r.buf[:n])
 	for _, e := range threads {
 		thread, err := r.OpenThread(dir, e.Number)
 		if err != nil {

@@ -57,8 +57,8 @@ type Reader struct {
 
 // Stat is what proc_pid_stat(5) says of a process.
 type Stat struct {
-	State          byte // field 3: 'Z' is a zombie
-	Parent         int
+	State          byte          // field 3: 'Z' is a zombie
+	Parent         int           // 0 as well when State is 'X', in the moment of its removal
 	UTime, STime   time.Duration // of all its threads
 	CUTime, CSTime time.Duration // of its children that it has waited for
 	Threads        int
@@ -260,6 +260,15 @@ func (r *Reader) namespace(dir int, name []byte) (uint64, error) {
 func CPUTime(pid int) (time.Duration, error) {
 	// clock_getcpuclockid(3): the bits are those of the kernel's CPUCLOCK_SCHED.
 	return clock(int32(^pid)<<3 | 2)
+}
+
+// OwnCPUTime is that of this thread: what its work took, however busy the host.
+func OwnCPUTime() time.Duration {
+	d, err := clock(unix.CLOCK_THREAD_CPUTIME_ID)
+	if err != nil {
+		panic(err) // every kernel has it
+	}
+	return d
 }
 
 // SinceBoot is the time since boot, with that of suspends: the clock of
