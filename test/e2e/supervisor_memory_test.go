@@ -124,7 +124,8 @@ func TestSupervisorEndsTheRightOne(t *testing.T) {
 		wantStruck(t, r, verdict.MemoryLimitExceeded)
 		time.Sleep(time.Second) // long enough to look at it again
 		if !alive(near.pid()) {
-			t.Error("the one below its limit was ended too")
+			_, r = near.ends()
+			t.Fatalf("the one that had taken %d MiB of %d was ended too: %s", limit*3/4, limit, describe(r))
 		}
 		near.must("kill", near.ID, "KILL")
 		_, r = near.ends()

@@ -390,9 +390,12 @@ func supervisors(dir string) map[string]int {
 	return found
 }
 
-// stopSupervisor ends the supervisor of a folder of states, if there is one, as
-// its idleness would do.
+// stopSupervisor tells the supervisor of a folder of states to end, if there is
+// one, and waits until both of its processes have.
 func stopSupervisor(dir string) error {
+	if pid := supervisors(dir)["worker"]; pid > 0 {
+		_ = unix.Kill(pid, unix.SIGTERM) // it may have ended by itself
+	}
 	for deadline := time.Now().Add(scaled(10 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		left := supervisors(dir)
 		if len(left) == 0 {
@@ -400,9 +403,6 @@ func stopSupervisor(dir string) error {
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("the supervisor does not end: %v", left)
-		}
-		for _, pid := range left {
-			_ = unix.Kill(pid, unix.SIGTERM)
 		}
 	}
 }
