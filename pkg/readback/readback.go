@@ -115,6 +115,11 @@ func (r *reader) readCgroupOf(pid int) error {
 	if err != nil {
 		return err
 	}
+	if r.plan.Systemd {
+		if err := cg.FindUnit(); err != nil {
+			return err
+		}
+	}
 	r.report.Cgroup = r.ownCgroup(cg.Paths())
 	all, err := cg.EffectiveAll()
 	if err != nil {

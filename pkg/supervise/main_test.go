@@ -107,6 +107,7 @@ func asProgram(args []string) int {
 //	fail         Run fails, once
 //	refuse       Add fails
 //	strike       the sandbox is ended for its memory
+//	hang         Close does not return
 //	real         not this engine but the real one
 //	die          this process is killed between the strike and the end, once
 type fake struct {
@@ -181,7 +182,12 @@ func (f *fake) Add(s fallback.Sandbox) error {
 	return nil
 }
 
-func (f *fake) Close() { close(f.stop) }
+func (f *fake) Close() {
+	for f.told("hang") {
+		time.Sleep(time.Second)
+	}
+	close(f.stop)
+}
 
 // folder is a folder of states with what supervises it.
 type folder struct {

@@ -318,11 +318,7 @@ func (h host) Ended(key string, exit verdict.Exit) {
 	if o.Ended == nil || !current {
 		return
 	}
-	o.goodbye.Add(1)
-	go func() {
-		defer o.goodbye.Done()
-		o.Ended(b.Root, b.ID, exit)
-	}()
+	o.goodbye.Go(func() { o.Ended(b.Root, b.ID, exit) })
 }
 
 func (o *Owner) of(key string) *sandbox {

@@ -288,6 +288,22 @@ func TestEngineThatFailsIsStartedAgain(t *testing.T) {
 	}
 }
 
+// An engine that does not end must not keep the folder from those who come.
+func TestEngineThatHangsAtTheEnd(t *testing.T) {
+	f := newFolder(t)
+	a := f.sandbox("a")
+	f.mustAsk(a)
+	worker := f.one(Worker)
+	f.tell("hang", "")
+	if err := unix.Kill(worker, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	f.within(2*endTime, "another worker has the sandbox", func() bool {
+		now := f.processes(Worker)
+		return len(now) == 1 && now[0] != worker && held(a.dir)
+	})
+}
+
 func TestReadOnlyFolder(t *testing.T) {
 	f := newFolder(t)
 	a := f.sandbox("a")

@@ -44,7 +44,8 @@ func spinner(t *testing.T) int {
 // spin is the spinner itself.
 func spin() {
 	fmt.Println("ready")
-	for {
+	for n := 0; ; n++ {
+		_ = n * n
 	}
 }
 

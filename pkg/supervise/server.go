@@ -50,8 +50,7 @@ func listen(dir string, owner *Owner) (*server, error) {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	s := &server{owner: owner, listener: l, path: path}
-	s.clients.Add(1)
-	go s.serve()
+	s.clients.Go(s.serve)
 	return s, nil
 }
 
@@ -65,7 +64,6 @@ func (s *server) close() {
 }
 
 func (s *server) serve() {
-	defer s.clients.Done()
 	room := make(chan struct{}, maxClients)
 	for {
 		room <- struct{}{}
@@ -79,13 +77,11 @@ func (s *server) serve() {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
-		s.clients.Add(1)
-		go func() {
-			defer s.clients.Done()
+		s.clients.Go(func() {
 			defer func() { <-room }()
 			defer conn.Close()
 			s.client(conn)
-		}()
+		})
 	}
 }
 

@@ -24,6 +24,8 @@ const (
 	// lookTicks is after how many of them it looks for sandboxes that lost who
 	// supervised them: a shim that was killed.
 	lookTicks = 5
+	// endTime bounds the end of a worker: clients have clientTime to hear an answer.
+	endTime = clientTime + 3*time.Second
 )
 
 // Why a worker ends other than by a fault that would come again.
@@ -92,8 +94,14 @@ func (w *worker) run() (err error) {
 	if err := w.loop(); err != nil {
 		return err
 	}
+	// Who hangs here would keep the folder from all others.
+	hangs := time.AfterFunc(endTime, func() {
+		report(errors.New("the engine does not end: the next worker lets go on what is stopped"))
+		os.Exit(exitCrash)
+	})
 	w.server.close()
 	w.owner.Close()
+	hangs.Stop()
 	w.dismissKeeper()
 	w.clear()
 	return nil
