@@ -58,7 +58,7 @@ func TestSupervisorCPU(t *testing.T) {
 		{"one in nested namespaces", "attack nested spin 1000000 & attack nested spin 1000000 & echo spinning; wait"},
 	}
 	eachGround(t, func(t *testing.T, g *ground) {
-		for _, s := range attacks {
+		for _, s := range few(g, attacks, 2) {
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()
 				a := g.attack(t, fmt.Sprintf("[limits]\ncpus = %g", limit), sh(s.script), mayNest)
@@ -213,7 +213,7 @@ func TestSupervisorCPUTime(t *testing.T) {
 		{name: "orphans", script: "while :; do (attack spin 20 &); sleep 0.01; done"},
 	}
 	eachGround(t, func(t *testing.T, g *ground) {
-		for _, s := range chains {
+		for _, s := range few(g, chains, 1) {
 			if s.kinds != "" && s.kinds != g.kind.name {
 				continue
 			}

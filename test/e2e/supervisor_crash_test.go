@@ -17,14 +17,14 @@ import (
 // held to their limits again, none of them stays stopped, and no verdict is wrong.
 func TestSoakSupervisorKilledAtAnyMoment(t *testing.T) {
 	const cpus = 0.25
-	many := 20
-	if *soak {
-		many = 200
-	}
 	limit, wants := memoryAttack()
 	eachGround(t, func(t *testing.T, g *ground) {
 		a := g.attack(t, fmt.Sprintf("[limits]\ncpus = %g", cpus), sh(spinners))
 		a.printed("spinning")
+		many := len(few(g, make([]struct{}, 20), 6))
+		if *soak {
+			many = 200
+		}
 		for i := range many {
 			before := g.pair(t)
 			victim := []string{"worker", "keeper", "worker"}[i%3]

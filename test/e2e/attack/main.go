@@ -51,10 +51,8 @@ func number(words []string, i int) (int, error) {
 
 const mib = 1 << 20
 
-// stay keeps what was taken for long enough to be noticed, and then says that it
-// was not.
+// stay says that all was taken, and keeps it.
 func stay() {
 	fmt.Println("took it all")
-	time.Sleep(30 * time.Second)
-	fmt.Println("survived")
+	time.Sleep(time.Hour)
 }
