@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,11 @@ func TestSupervisorForkBomb(t *testing.T) {
 		for _, b := range few(g, bombs, 1) {
 			t.Run(b.name, func(t *testing.T) {
 				t.Parallel()
-				a := g.attack(t, "[limits]\npids = 64", sh(b.script))
+				a := g.prepare(t, "[limits]\npids = 64", sh(b.script), netRlimit)
+				a.create()
+				a.look()
+				a.spreadNet()
+				a.start()
 				most := 0
 				for until := time.Now().Add(3 * time.Second); time.Now().Before(until) && alive(a.pid()); time.Sleep(20 * time.Millisecond) {
 					most = max(most, a.tasks())
@@ -52,6 +57,26 @@ func TestSupervisorForkBomb(t *testing.T) {
 			wantNoLimit(t, r)
 		})
 	})
+}
+
+// safetyNet is what the kernel allows, so that a supervisor that fails does not take the
+// machine with it: far above what the test allows.
+const safetyNet = 2000
+
+// netRlimit is the net of a user who is not root.
+func netRlimit(s Spec) {
+	s.set([]any{map[string]any{"type": "RLIMIT_NPROC", "hard": safetyNet, "soft": safetyNet}}, "process", "rlimits")
+}
+
+// spreadNet is the net of root: the controller that the supervisor does without.
+func (a *attack) spreadNet() {
+	a.t.Helper()
+	if a.ground.kind.name != "runc" {
+		return
+	}
+	if err := os.WriteFile(cgroupOf(a.t, a.pid()).file("pids.max"), []byte(itoa(safetyNet)), 0); err != nil {
+		a.t.Fatal(err)
+	}
 }
 
 // tasks counts the tasks in a sandbox: by the kernel where there is a cgroup that
