@@ -34,11 +34,11 @@ type Engine struct {
 
 	closing bool
 
-	roster   roster
-	memory   *memoryHost
-	all      []*watched
-	nextTick time.Duration
-	listed   time.Duration // when all processes were listed last
+	roster               roster
+	memory               *memoryHost
+	all                  []*watched
+	nextTick, nextSample time.Duration
+	listed               time.Duration // when all processes were listed last
 	// listedBorn is how many pids had been given out then.
 	listedBorn int64
 	events     [64]unix.EpollEvent
@@ -342,7 +342,7 @@ func (e *Engine) start(w *watched) error {
 		return err
 	}
 	e.all = append(e.all, w)
-	e.nextTick = 0
+	e.nextTick, e.nextSample = 0, 0
 	if w.Struck != nil {
 		w.struck = true
 		e.kill(w)

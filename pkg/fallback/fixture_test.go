@@ -32,7 +32,7 @@ type box struct {
 }
 
 // run starts a workload, which waits for begin.
-func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
+func run(t testing.TB, words string) *box {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		promise.Lacks(t, "a pid namespace needs root")
@@ -43,17 +43,11 @@ func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
 	}
 	c := child(append([]string{"gate"}, strings.Fields(words)...))
 	c.Stdin = out
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true}
-	for _, f := range setup {
-		f(c)
-	}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	out.Close()
-	// Sessions share the CPU (sched(7), the autogroup feature): this one gets what
-	// it wants, and only its limit holds it back.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", c.Process.Pid), []byte("-19"), 0)
 	s := &box{t: t, cmd: c, gate: in, ended: make(chan struct{})}
 	go func() {
 		_ = c.Wait()
@@ -65,6 +59,12 @@ func run(t testing.TB, words string, setup ...func(*exec.Cmd)) *box {
 	}
 	s.ns = namespace(t, c.Process.Pid)
 	return s
+}
+
+// prefer gives it more of the CPU than other sessions get (sched(7), the
+// autogroup feature), so that its limit holds it back and not they.
+func (s *box) prefer() {
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", s.init.Pid), []byte("-8"), 0)
 }
 
 func namespace(t testing.TB, pid int) uint64 {

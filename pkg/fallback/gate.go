@@ -1,6 +1,8 @@
 package fallback
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/procfs"
@@ -24,6 +26,7 @@ func gate(d time.Duration) time.Duration {
 // there are new processes. So it costs the same for any number of sandboxes
 // that do nothing.
 func (e *Engine) tick(now time.Duration) error {
+	start := procfs.OwnCPUTime()
 	whole := now-e.listed >= relistEvery && e.roster.born != e.listedBorn
 	if err := e.roster.refresh(whole); err != nil {
 		return err
@@ -34,29 +37,46 @@ func (e *Engine) tick(now time.Duration) error {
 			w.prune()
 		}
 	}
-	if _, err := e.memory.sample(); err != nil {
-		return err
+	if now >= e.nextSample {
+		if err := e.sampleMemory(now); err != nil {
+			return err
+		}
 	}
-	if err := e.memory.sampleAnonymous(); err != nil {
-		return err
-	}
-	risen := e.memory.risen()
-	wait := gate(time.Hour)
+	wait := e.nextSample - now
 	for _, w := range e.all {
-		if w.killed {
+		if w.tasks.limit == 0 || w.killed {
 			continue
 		}
-		if w.memory.limit > 0 {
-			wait = min(wait, memoryGate(w.memory.left))
-		}
-		if w.tasks.limit > 0 {
-			wait = min(wait, taskGate(w.tasks.left))
-		}
-		if w.memory.due(risen, now) || w.tasks.due(e.roster.born, now) {
-			w.next = now
+		wait = min(wait, taskGate(w.tasks.left))
+		if w.tasks.due(e.roster.born, now) {
+			w.urge(now)
 		}
 	}
-	e.nextTick = now + max(wait, costShare*(e.now()-now))
+	e.nextTick = now + max(wait, pause(procfs.OwnCPUTime()-start))
+	return nil
+}
+
+// sampleMemory looks at the memory of the whole machine.
+func (e *Engine) sampleMemory(now time.Duration) error {
+	wait := gate(time.Hour)
+	if slices.ContainsFunc(e.all, func(w *watched) bool { return w.memory.limit > 0 }) {
+		if err := e.memory.sample(); err != nil {
+			return err
+		}
+		if err := e.memory.sampleAnonymous(); err != nil {
+			return err
+		}
+	}
+	for _, w := range e.all {
+		if w.memory.limit == 0 || w.killed {
+			continue
+		}
+		wait = min(wait, memoryGate(w.memory.left))
+		if w.memory.due(e.memory.risen(), now) {
+			w.urge(now)
+		}
+	}
+	e.nextSample = now + wait
 	return nil
 }
 
@@ -64,7 +84,7 @@ func (e *Engine) tick(now time.Duration) error {
 func (w *watched) prune() {
 	for i := range w.members {
 		m := &w.members[i]
-		if procfs.Signal(m.dir, 0) == procfs.ErrGone {
+		if errors.Is(procfs.Signal(m.dir, 0), procfs.ErrGone) {
 			w.changed = true // the next look sums up what they used
 		}
 	}

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"time"
@@ -108,7 +109,7 @@ func (b *brake) thaw() {
 		return
 	}
 	// ENODEV: the cgroup is gone, and the processes with it.
-	if err := b.freezer.set(false); err != nil && err != unix.ENODEV {
+	if err := b.freezer.set(false); err != nil && !errors.Is(err, unix.ENODEV) {
 		return // tried again at the next look
 	}
 	b.frozen = false
@@ -221,7 +222,7 @@ func (w *watched) recover(r *procfs.Reader) error {
 	switch w.brake.marked() {
 	case markFrozen:
 		if w.brake.freezer.fd < 0 {
-			return fmt.Errorf("the sandbox was left frozen, and its freezer cannot be opened")
+			return errors.New("the sandbox was left frozen, and its freezer cannot be opened")
 		}
 		if err := w.brake.freezer.set(false); err != nil {
 			return fmt.Errorf("thaw the sandbox: %w", err)

@@ -2,15 +2,17 @@ package fallback
 
 import (
 	"time"
+
+	"github.com/agentbox/agentbox/pkg/procfs"
 )
 
 const (
-	// A look costs some microseconds for each process, and at most one part in
-	// costShare of the time until the next.
-	costShare    = 20
-	shortestLook = time.Millisecond
-	idleLook     = time.Second
-	killLook     = 10 * time.Millisecond
+	// A look costs some microseconds of CPU time for each process, and at most one
+	// part in costShare of the time until the next.
+	costShare = 20
+	shortestLook           = time.Millisecond
+	idleLook               = time.Second
+	killLook               = 10 * time.Millisecond
 )
 
 // longestLook is how long a sandbox is left alone whose CPU time or I/O is
@@ -22,6 +24,7 @@ func longestLook(sandboxes int) time.Duration {
 
 // look measures one sandbox and does what follows.
 func (e *Engine) look(w *watched, now time.Duration) {
+	start := procfs.OwnCPUTime()
 	since, stopped := w.looked, w.brake.on()
 	w.looked = now
 	used := w.countCPU(&e.roster.read)
@@ -50,7 +53,9 @@ func (e *Engine) look(w *watched, now time.Duration) {
 	}
 	w.forget()
 	e.govern(w, now, used > 0)
-	w.next = e.nextLook(w, now)
+	w.cost = procfs.OwnCPUTime() - start
+	wait := max(w.wait(now, e.cpus, longestLook(len(e.all))), shortestLook, costShare*w.cost)
+	w.next = together(now+wait, wait)
 }
 
 // govern stops the sandbox when one of its buckets is empty, and lets it
@@ -73,12 +78,14 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 	}
 }
 
-// nextLook is when this sandbox has to be looked at again.
-func (e *Engine) nextLook(w *watched, now time.Duration) time.Duration {
-	wait := w.wait(now, e.cpus, longestLook(len(e.all)))
-	cost := e.now() - now
-	return together(now + max(wait, shortestLook, costShare*cost), wait)
+// urge has a sandbox looked at that may be beyond its memory or its tasks.
+func (w *watched) urge(now time.Duration) {
+	w.next = min(w.next, max(now, w.looked+pause(w.cost)))
 }
+
+// pause is how long not to do again what is urgent: four times as long as it
+// took, and never so long that a fork bomb gets far in it.
+func pause(cost time.Duration) time.Duration { return min(4*cost, 4*time.Millisecond) }
 
 // together has sandboxes that are in no hurry looked at together, a little
 // early: waking up costs more than a look.

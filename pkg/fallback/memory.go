@@ -70,7 +70,7 @@ func newMemoryHost() (*memoryHost, error) {
 		err = h.shmem.open()
 	}
 	if err == nil {
-		_, err = h.sample()
+		err = h.sample()
 	}
 	if err != nil {
 		h.close()
@@ -85,16 +85,16 @@ func (h *memoryHost) close() {
 }
 
 // sample looks at the whole host. It comes before the measurements of a round.
-func (h *memoryHost) sample() (procfs.HostMemory, error) {
+func (h *memoryHost) sample() error {
 	now, err := procfs.ReadHostMemory()
 	if err != nil {
-		return procfs.HostMemory{}, err
+		return err
 	}
 	if h.last != (procfs.HostMemory{}) {
 		h.shmemRisen += max(0, now.Shmem-h.last.Shmem)
 	}
 	h.last = now
-	return now, nil
+	return nil
 }
 
 func (h *memoryHost) swapped() int64 { return h.last.Swap - h.last.FreeSwap }

@@ -247,7 +247,7 @@ func newHost(t testing.TB) *memoryHost {
 func whole(t testing.TB, h *memoryHost, members []member) int64 {
 	t.Helper()
 	var m memoryMeter
-	if _, err := h.sample(); err != nil {
+	if err := h.sample(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := residentSum(&h.reader, members); err != nil {
@@ -269,7 +269,7 @@ func whole(t testing.TB, h *memoryHost, members []member) int64 {
 // decision measures until there is an answer that holds.
 func decision(t testing.TB, h *memoryHost, m *memoryMeter, members []member, limit int64) memoryUse {
 	t.Helper()
-	if _, err := h.sample(); err != nil {
+	if err := h.sample(); err != nil {
 		t.Fatal(err)
 	}
 	var use memoryUse

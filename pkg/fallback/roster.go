@@ -218,4 +218,4 @@ func (r *roster) close() {
 
 // relistEvery is how often all processes are listed when there are new ones:
 // what a look at single pids misses cannot be missed for longer.
-const relistEvery = time.Second
+const relistEvery = 5 * time.Second

@@ -31,6 +31,7 @@ type watched struct {
 	use     Use
 	looked  time.Duration
 	next    time.Duration // when to look again
+	cost    time.Duration // of the last look, in CPU time
 	quiet   time.Duration // since when nothing runs although it is stopped by signals
 	memory  headroom
 	meter   memoryMeter

@@ -38,6 +38,7 @@ func runWorkload() {
 //	N times WORD...    as so many children, and waits for them
 //	away WORD...       by a grandchild in a session of its own, of another user
 //	nested WORD...     as the first process of a pid namespace of its own
+//	enter PID WORD...  in the pid namespace of a process
 //	deaf WORD...       with SIGTERM ignored
 //	gate WORD...       when a line comes in
 //	host FILE          an engine that watches over the sandbox that FILE tells
@@ -59,9 +60,7 @@ func workload(words []string) error {
 		}
 	case "spin":
 		runtime.GOMAXPROCS(1)
-		// As long as others want the CPU too, only a limit holds it back.
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -19)
-		for {
+		for { //nolint:staticcheck // it is what it is for
 		}
 	case "grow":
 		return grow(number(rest[0]), number(rest[1]))
@@ -82,6 +81,8 @@ func workload(words []string) error {
 		return workload([]string{"sleep"})
 	case "orphan":
 		return child(rest).Start()
+	case "enter":
+		return enter(number(rest[0]), rest[1:])
 	case "deaf":
 		signal.Ignore(unix.SIGTERM)
 		return workload(rest)
@@ -89,6 +90,20 @@ func workload(words []string) error {
 		return hostEngine(rest[0])
 	}
 	return fmt.Errorf("no such workload: %s", word)
+}
+
+// enter runs a workload in the pid namespace of a process.
+func enter(pid int, words []string) error {
+	runtime.LockOSThread()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Setns(fd, unix.CLONE_NEWPID); err != nil {
+		return err
+	}
+	_ = child(words).Run() // it is killed
+	return nil
 }
 
 func number(s string) int {
