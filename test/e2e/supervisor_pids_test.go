@@ -37,8 +37,11 @@ func TestSupervisorForkBomb(t *testing.T) {
 					a.must("kill", a.ID, "KILL")
 				}
 				_, r := a.ends()
+				if s := r.Evidence.Strike; s != nil {
+					most = max(most, int(s.Measured)) // between two looks of ours
+				}
 				t.Logf("%d tasks of %d; %s", most, limit, describe(r))
-				if most > 10*limit {
+				if most > safetyNet/2 {
 					t.Errorf("there were %d tasks, %d are allowed", most, limit)
 				}
 				if r.ErrorCode != verdict.PidsLimitReached {
