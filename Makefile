@@ -19,8 +19,8 @@ UNIT    := ./cmd/... ./pkg/... ./deploy/... ./test/vm/... ./test/bench/... ./tes
 SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
-HOST_PROMISE ?= runc,docker,io,ctr,cri
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri,python3,node,java,make
+HOST_PROMISE ?= runc,docker,io,ctr,cri,supervisor,rootless
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri,python3,node,java,make,supervisor,rootless,nocgroups
 # trixie has containerd 1.7.
 VM_PROMISE_forky := ,containerd2
 # Less than a guest has, so that it is the tests who say where they hang.
@@ -61,6 +61,7 @@ lint: ## golangci-lint, pinned in test/tools/go.mod
 # Compiled once, run on the host and in the guests.
 .PHONY: e2e
 e2e: build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/ ./test/e2e/attack
 	CGO_ENABLED=0 $(GO) test -c -tags e2e -o $(BIN)/e2e.test ./test/e2e
 
 .PHONY: host-test

@@ -12,9 +12,9 @@ import (
 // holdBudgets ends a sandbox whose time is up: it is asked to end by SIGTERM,
 // and killed after a grace.
 func (e *Engine) holdBudgets(w *watched, now time.Duration) {
-	if w.Limits.CPUTime > 0 && now-w.spentAt >= time.Second && w.use.CPU != w.Spent.CPU {
-		w.spentAt, w.Spent.CPU = now, w.use.CPU
-		e.host.Spent(w.Key, w.Spent)
+	// The first refusal at once: it may be why the sandbox is about to be ended.
+	if now-w.spentAt >= time.Second || w.Spent.Refused == 0 && w.use.Refused > 0 {
+		e.noteSpent(w, now)
 	}
 	if w.struck {
 		if w.killAt > 0 && now >= w.killAt {
@@ -28,6 +28,18 @@ func (e *Engine) holdBudgets(w *watched, now time.Duration) {
 		e.term(w, now, verdict.CPUTimeExceeded, l.CPUTime, w.use.CPU)
 	case l.WallTime > 0 && age >= l.WallTime:
 		e.term(w, now, verdict.WallTimeExceeded, l.WallTime, age)
+	}
+}
+
+// noteSpent tells the host what has changed.
+func (e *Engine) noteSpent(w *watched, now time.Duration) {
+	spent := Spent{Refused: w.use.Refused}
+	if w.Limits.CPUTime > 0 {
+		spent.CPU = w.use.CPU
+	}
+	if spent != w.Spent {
+		w.spentAt, w.Spent = now, spent
+		e.host.Spent(w.Key, spent)
 	}
 }
 

@@ -239,9 +239,8 @@ func (e *Engine) end(w *watched) {
 	exit := exitOf(w.pidfd, w.Init)
 	if w.Limits.CPUTime > 0 {
 		w.use.CPU += time.Duration(w.countCPU(&e.roster.read))
-		w.Spent.CPU = w.use.CPU
-		e.host.Spent(w.Key, w.Spent)
 	}
+	e.noteSpent(w, w.spentAt)
 	e.drop(w)
 	e.host.Ended(w.Key, exit)
 }

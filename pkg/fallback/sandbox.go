@@ -18,10 +18,11 @@ type Limits struct {
 	Grace             time.Duration // from SIGTERM to SIGKILL when a time is up
 }
 
-// Spent is what a sandbox has used of its budgets: what has to outlive a crash
-// of the supervisor.
+// Spent is what has to outlive a crash of the supervisor: what a sandbox has used
+// of its budget, and how often it met its limit of tasks.
 type Spent struct {
-	CPU time.Duration `json:"cpu"`
+	CPU     time.Duration // 0 without a budget
+	Refused int64         // tasks that were killed for being too many
 }
 
 // Sandbox is one sandbox to watch over.
@@ -53,7 +54,8 @@ type Host interface {
 	// Strike is called before a sandbox is ended for a limit, and has to record
 	// that. The sandbox is ended whatever it returns.
 	Strike(key string, s verdict.Strike) error
-	// Spent is called at most once a second for a sandbox with a budget.
+	// Spent is called when that has changed, at most once a second but for the
+	// first refusal and the end.
 	Spent(key string, s Spent)
 	// Ended is called once, when the first process has ended; the engine has
 	// forgotten the sandbox then.

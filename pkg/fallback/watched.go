@@ -104,6 +104,7 @@ func watch(s Sandbox, r *roster, now time.Duration) (w *watched, err error) {
 	w.read.bucket = newBucket(s.Limits.ReadBPS, now)
 	w.write.bucket = newBucket(s.Limits.WriteBPS, now)
 	w.memory.limit, w.tasks.limit = s.Limits.Memory, s.Limits.Pids
+	w.use.Refused = s.Spent.Refused
 	return w, nil
 }
 

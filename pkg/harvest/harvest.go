@@ -37,6 +37,7 @@ func collect(states state.Store, st *state.State, exit verdict.Exit) {
 	}
 	if err == nil || st.Evidence == nil {
 		st.Evidence, st.Usage = &ev, usage
+		addRefused(states, st)
 		switch {
 		case killed != nil:
 			warn(st, err.Error()+"; that it was killed for memory is known from the kernel's log")
@@ -52,6 +53,23 @@ func collect(states state.Store, st *state.State, exit verdict.Exit) {
 		return
 	}
 	st.Evidence.Strike = strike
+}
+
+// addRefused counts the tasks that the supervisor did not let live among those that
+// the kernel refused.
+func addRefused(states state.Store, st *state.State) {
+	spent, err := states.Spent(st.Root, st.ID)
+	if err != nil {
+		warn(st, "how many tasks the supervisor refused is not known: "+err.Error())
+		return
+	}
+	if spent.Refused == 0 {
+		return
+	}
+	if of := st.Evidence.PidsMax; of != nil {
+		spent.Refused += *of
+	}
+	st.Evidence.PidsMax = &spent.Refused
 }
 
 // warn adds a warning once: a delete that the low-level runtime refused is

@@ -512,3 +512,36 @@ func TestOOMKills(t *testing.T) {
 		t.Errorf("%d kills in a cgroup that is gone", n)
 	}
 }
+
+// What the supervisor killed for being too many counts as refused, once however
+// often it is collected, and explains a sandbox that did not end well.
+func TestTasksThatTheSupervisorRefused(t *testing.T) {
+	for name, change := range map[string]func(st *state.State){
+		"a cgroup":  func(*state.State) {},
+		"no cgroup": func(st *state.State) { st.Started.Cgroup = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			st, _ := started(t)
+			change(st)
+			states := state.Store{Dir: t.TempDir()}
+			if err := states.Create(st); err != nil {
+				t.Fatal(err)
+			}
+			harvest.Collect(states, st)
+			before := int64(0)
+			if n := st.Evidence.PidsMax; n != nil {
+				before = *n
+			}
+			if err := states.PutSpent(st.Root, st.ID, state.Spent{Refused: 7}); err != nil {
+				t.Fatal(err)
+			}
+			st.Evidence = nil
+			for range 2 {
+				harvest.Collect(states, st)
+				if n := st.Evidence.PidsMax; n == nil || *n != before+7 {
+					t.Errorf("%v tasks were refused, want %d", n, before+7)
+				}
+			}
+		})
+	}
+}

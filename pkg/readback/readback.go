@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/agentbox/agentbox/pkg/cgroup"
@@ -47,7 +48,7 @@ type Supervision struct {
 // fail: what cannot be read is reported as enforced by nobody. What the supervisor
 // is to enforce holds when it has taken the sandbox.
 func Read(plan *limits.Plan, pid int, at Moment, supervision Supervision) Report {
-	r := reader{fs: cgroup.Host, rlimits: cgroup.Rlimits, plan: plan, at: at, supervision: supervision}
+	r := reader{fs: cgroup.Host, self: os.Getpid(), rlimits: cgroup.Rlimits, plan: plan, at: at, supervision: supervision}
 	return r.read(pid)
 }
 
@@ -74,6 +75,7 @@ func (r *reader) read(pid int) Report {
 
 type reader struct {
 	fs      cgroup.FS
+	self    int // the pid of this process
 	rlimits func(pid int) (map[limits.Key]cgroup.Effective, error)
 	plan    *limits.Plan
 	at      Moment
@@ -118,8 +120,7 @@ func (r *reader) readCgroupOf(pid int) error {
 			return err
 		}
 	}
-	paths := cg.Paths()
-	r.report.Cgroup = &paths
+	r.report.Cgroup = r.ownCgroup(cg.Paths())
 	all, err := cg.EffectiveAll()
 	if err != nil {
 		return err
@@ -129,6 +130,22 @@ func (r *reader) readCgroupOf(pid int) error {
 		return err
 	}
 	return r.readIO(cg)
+}
+
+// ownCgroup returns where the container is apart from this process, nil where it is
+// nowhere: low-level runtimes that may make no cgroup leave it in that of their
+// caller, whose counters say nothing of the container.
+func (r *reader) ownCgroup(its cgroup.Paths) *cgroup.Paths {
+	here, err := cgroup.Of(r.fs, r.self)
+	if err != nil {
+		return &its // which is another one then
+	}
+	shared := here.Paths().Places
+	maps.DeleteFunc(its.Places, func(name string, p cgroup.Place) bool { return shared[name] == p })
+	if len(its.Places) == 0 {
+		return nil
+	}
+	return &its
 }
 
 func (r *reader) readRlimits(pid int) {

@@ -37,24 +37,24 @@ func (s Store) Strike(root, id string) (*verdict.Strike, error) {
 	return &v, nil
 }
 
-// spent is the file of that name.
-type spent struct {
-	CPU time.Duration `json:"cpu"` // nanoseconds
+// Spent is what the supervisor has counted of a sandbox.
+type Spent struct {
+	CPU     time.Duration `json:"cpu"`               // of its budget, in nanoseconds
+	Refused int64         `json:"refused,omitempty"` // tasks beyond its limit, which were killed
 }
 
-// PutSpent records how much CPU time a sandbox has used of its budget.
-func (s Store) PutSpent(root, id string, cpu time.Duration) error {
-	if err := replace(s.Path(root, id), spentName, spent{CPU: cpu}); err != nil {
+// PutSpent records what the supervisor has counted of a sandbox up to now.
+func (s Store) PutSpent(root, id string, v Spent) error {
+	if err := replace(s.Path(root, id), spentName, v); err != nil {
 		return fmt.Errorf("record what %s has used: %w", id, err)
 	}
 	return nil
 }
 
-// Spent returns what was recorded last; 0 when nothing was.
-func (s Store) Spent(root, id string) (cpu time.Duration, err error) {
-	var v spent
+// Spent returns what was recorded last; nothing when nothing was.
+func (s Store) Spent(root, id string) (v Spent, err error) {
 	_, err = load(filepath.Join(s.Path(root, id), spentName), &v)
-	return v.CPU, err
+	return v, err
 }
 
 // load reads a file that need not be there.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
 
@@ -18,16 +19,16 @@ func TestWhatTheSupervisorRecords(t *testing.T) {
 	if v, err := s.Strike(st.Root, st.ID); v != nil || err != nil {
 		t.Errorf("a strike %+v, %v before there is one", v, err)
 	}
-	if cpu, err := s.Spent(st.Root, st.ID); cpu != 0 || err != nil {
-		t.Errorf("spent %v, %v before anything was", cpu, err)
+	if v, err := s.Spent(st.Root, st.ID); v != (state.Spent{}) || err != nil {
+		t.Errorf("spent %v, %v before anything was", v, err)
 	}
 	want := verdict.Strike{Code: verdict.CPUTimeExceeded, Limit: 5e9, Measured: 5100e6, At: time.Now().UTC()}
-	for _, cpu := range []time.Duration{time.Second, 5 * time.Second} {
-		if err := s.PutSpent(st.Root, st.ID, cpu); err != nil {
+	for _, v := range []state.Spent{{CPU: time.Second}, {CPU: 5 * time.Second, Refused: 3}} {
+		if err := s.PutSpent(st.Root, st.ID, v); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Spent(st.Root, st.ID); got != cpu || err != nil {
-			t.Errorf("spent %v, %v, want %v", got, err, cpu)
+		if got, err := s.Spent(st.Root, st.ID); got != v || err != nil {
+			t.Errorf("spent %v, %v, want %v", got, err, v)
 		}
 	}
 	if err := s.PutStrike(st.Root, st.ID, want); err != nil {
@@ -76,7 +77,7 @@ func TestDamagedRecordsOfTheSupervisorAreErrors(t *testing.T) {
 	if v, err := s.Strike(st.Root, st.ID); err == nil {
 		t.Errorf("strike %+v", v)
 	}
-	if cpu, err := s.Spent(st.Root, st.ID); err == nil {
-		t.Errorf("spent %v", cpu)
+	if v, err := s.Spent(st.Root, st.ID); err == nil {
+		t.Errorf("spent %v", v)
 	}
 }

@@ -96,9 +96,11 @@ func (o *Owner) take(dir, root, id string, init procfs.Process, held *lease.Leas
 	if box.Struck, err = o.States.Strike(root, id); err != nil {
 		return err
 	}
-	if box.Spent.CPU, err = o.States.Spent(root, id); err != nil {
+	spent, err := o.States.Spent(root, id)
+	if err != nil {
 		return err
 	}
+	box.Spent = fallback.Spent(spent)
 	_, before := lease.Noted(dir)
 	giveUp := func(err error) error {
 		if before {
@@ -288,13 +290,13 @@ func (h host) Strike(key string, s verdict.Strike) error {
 	return err
 }
 
-// Spent records what a sandbox has used of its budgets.
+// Spent records what was counted of a sandbox.
 func (h host) Spent(key string, s fallback.Spent) {
 	b := h.o.of(key)
 	if b == nil || !b.lease.Current() {
 		return
 	}
-	if err := h.o.States.PutSpent(b.Root, b.ID, s.CPU); err != nil {
+	if err := h.o.States.PutSpent(b.Root, b.ID, state.Spent(s)); err != nil {
 		h.o.Say(fmt.Errorf("record what %s has used: %w", b.ID, err))
 	}
 }

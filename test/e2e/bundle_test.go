@@ -22,11 +22,12 @@ import (
 	"github.com/agentbox/agentbox/pkg/state"
 )
 
-// rootfs is busybox with all its applets. Containers share it, read-only.
+// rootfs is busybox with all its applets, and the program of test/e2e/attack.
+// Containers share it, read-only.
 var rootfs = filepath.Join(scratch, "rootfs")
 
 func makeRootfs() error {
-	for _, dir := range []string{"bin", "proc", "dev", "sys", "tmp", "etc"} {
+	for _, dir := range []string{"bin", "proc", "dev", "sys", "tmp", "etc", "gate", "data", "count"} {
 		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
 			return err
 		}
@@ -35,12 +36,8 @@ func makeRootfs() error {
 	if err != nil {
 		return fmt.Errorf("install busybox-static: %w", err)
 	}
-	data, err := os.ReadFile(busybox)
-	if err != nil {
-		return err
-	}
 	inside := filepath.Join(rootfs, "bin/busybox")
-	if err := os.WriteFile(inside, data, 0o755); err != nil {
+	if err := errors.Join(copyProgram(busybox, inside), copyProgram(filepath.Join(bin, "attack"), filepath.Join(rootfs, "bin/attack"))); err != nil {
 		return err
 	}
 	applets, err := exec.Command(inside, "--list").Output()
@@ -56,6 +53,14 @@ func makeRootfs() error {
 		}
 	}
 	return nil
+}
+
+func copyProgram(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
 }
 
 // Spec is a config.json.
@@ -149,6 +154,9 @@ type Box struct {
 	State    string // agentbox's state folder
 	Root     string // the low-level runtime's state folder
 	Results  result.Store
+
+	flags []string // global flags of the low-level runtime
+	user  int      // whose container it is; 0: root's
 }
 
 // newBox makes a box. The text follows the runtime and the results folder in the
@@ -182,6 +190,9 @@ func (b *Box) on(t *testing.T) *Box {
 // checkEmpty looks for what the runtime left of containers that are gone.
 func (b *Box) checkEmpty() {
 	b.t.Helper()
+	if err := stopSupervisor(b.State); err != nil {
+		b.t.Error(err)
+	}
 	if refs, err := (state.Store{Dir: b.State}).List(); err != nil || len(refs) > 0 {
 		b.t.Errorf("states are left: %v %v", refs, err)
 	}
@@ -192,12 +203,13 @@ func (b *Box) checkEmpty() {
 
 // command is agentbox-runtime with the box's global flags.
 func (b *Box) command(args ...string) *exec.Cmd {
-	return exec.Command(runtimePath(), append([]string{"--agentbox-config", b.Config, "--agentbox-state", b.State, "--root", b.Root}, args...)...)
+	words := append([]string{"--agentbox-config", b.Config, "--agentbox-state", b.State, "--root", b.Root}, b.flags...)
+	return b.as(exec.Command(b.ours("agentbox-runtime"), append(words, args...)...))
 }
 
 // bare is the low-level runtime itself, looking at the same containers.
 func (b *Box) bare(args ...string) *exec.Cmd {
-	return exec.Command(b.LowLevel, append([]string{"--root", b.Root}, args...)...)
+	return b.as(exec.Command(b.LowLevel, append(append([]string{"--root", b.Root}, b.flags...), args...)...))
 }
 
 // try runs a verb, whatever comes of it.
@@ -219,7 +231,7 @@ func (b *Box) must(args ...string) Output {
 // result is what `agentbox inspect` tells about a container, live or ended.
 func (b *Box) result(id string) *result.Result {
 	b.t.Helper()
-	out := execute(b.t, 30*time.Second, exec.Command(filepath.Join(bin, "agentbox"), "--config", b.Config, "--state", b.State, "inspect", id, "--json"))
+	out := execute(b.t, 30*time.Second, b.as(exec.Command(b.ours("agentbox"), "--config", b.Config, "--state", b.State, "inspect", id, "--json")))
 	var r result.Result
 	if err := json.Unmarshal([]byte(out.Stdout), &r); err != nil || out.Code != 0 {
 		b.t.Fatalf("agentbox inspect %s: %v: %v", id, err, out)
@@ -275,7 +287,7 @@ func (b *Box) container(args []string, tweaks ...Tweak) *Container {
 	for _, tweak := range tweaks {
 		tweak(s)
 	}
-	if err := writeBundle(dir, s); err != nil {
+	if err := errors.Join(writeBundle(dir, s), b.own(dir)); err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(c.cleanUp)

@@ -57,15 +57,17 @@ func wantDocker(least int) error {
 
 // The runtimes that the daemon knows besides runc, and the configuration of each.
 var dockerRuntimes = map[string]string{
-	"agentbox":           "",
-	"agentbox-crun":      "runtime = \"crun\"\n",
-	"agentbox-may":       "[oom]\nallow = [\"container\", \"process\"]\n", // leave the scope to the container
-	"agentbox-process":   "[oom]\nscope = \"process\"\n",
-	"agentbox-strict":    "mode = \"strict\"\n",
-	"agentbox-demanding": "mode = \"strict\"\nstrict_require = [\"memory\", \"disk\"]\n", // more than any host has
-	"agentbox-io":        slowIO + "\n",
-	"agentbox-bad":       "memroy = 1\n",
-	"agentbox-missing":   "runtime = \"/nonexistent/runc\"\n",
+	"agentbox":            "",
+	"agentbox-crun":       "runtime = \"crun\"\n",
+	"agentbox-may":        "[oom]\nallow = [\"container\", \"process\"]\n", // leave the scope to the container
+	"agentbox-process":    "[oom]\nscope = \"process\"\n",
+	"agentbox-strict":     "mode = \"strict\"\n",
+	"agentbox-demanding":  "mode = \"strict\"\nstrict_require = [\"memory\", \"disk\"]\n", // more than any host has
+	"agentbox-io":         slowIO + "\n",
+	"agentbox-bad":        "memroy = 1\n",
+	"agentbox-supervised": everything + "\n",
+	"agentbox-budget":     supervised(`cpu_time = "5s"`),
+	"agentbox-missing":    "runtime = \"/nonexistent/runc\"\n",
 }
 
 // Docker is a containerd and a dockerd that belong to this run, as one test sees
@@ -428,7 +430,7 @@ func (e *engine) stop() error {
 			_ = e.with(e.client, append([]string{"rm", "--force"}, strings.Fields(string(out))...)...).Run()
 		}
 	}
-	problems = append(problems, e.docker.stop(), e.containerd.stop())
+	problems = append(problems, e.docker.stop(), e.containerd.stop(), stopSupervisor(e.state()))
 	refs, err := (state.Store{Dir: e.state()}).List()
 	if problems = append(problems, err); len(refs) > 0 {
 		problems = append(problems, fmt.Errorf("states are left: %v", refs))

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -240,10 +239,13 @@ func tryRuntime(name string) error {
 	if err := writeBundle(dir, baseSpec(id, "true")); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scaled(20*time.Second))
-	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--root", filepath.Join(dir, "root"), "run", "--bundle", dir, id).CombinedOutput()
-	if err != nil {
+	return tryCommand(exec.Command(path, "--root", filepath.Join(dir, "root"), "run", "--bundle", dir, id))
+}
+
+func tryCommand(cmd *exec.Cmd) error {
+	timer := time.AfterFunc(scaled(20*time.Second), func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return nil

@@ -88,7 +88,7 @@ func ready() error {
 	case !filepath.IsAbs(bin):
 		return fmt.Errorf("AGENTBOX_BIN has to be an absolute path, and is %q", bin)
 	}
-	for _, name := range []string{"agentbox-runtime", "agentbox", "containerd-shim-agentbox-v1"} {
+	for _, name := range []string{"agentbox-runtime", "agentbox", "containerd-shim-agentbox-v1", "attack"} {
 		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {
 			return fmt.Errorf("AGENTBOX_BIN lacks a program: %w", err)
 		}

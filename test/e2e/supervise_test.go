@@ -33,42 +33,6 @@ func TestSupervisorEndsWhatUsedItsTime(t *testing.T) {
 	}
 }
 
-// The supervisor stops a sandbox many times a second to hold it to its CPU. Nobody
-// who looks at it sees that.
-func TestSupervisorIsNotSeen(t *testing.T) {
-	need(t, runc)
-	b := newBox(t, "runc", "supervise = [\"cpu\"]\n[limits]\ncpus = 0.1")
-	c := b.container(sh("while :; do :; done"))
-	c.begin(byCreate)
-	if e := c.result().Enforcement["cpu"]; e.Enforcer != limits.EnforcerSupervisor {
-		t.Fatalf("cpu is enforced by %+v", e)
-	}
-	before := cgroupOf(t, c.pid()).cpuUsec()
-	begin := time.Now()
-	for range 25 {
-		if out := b.must("state", c.ID); !strings.Contains(out.Stdout, `"status": "running"`) {
-			t.Fatalf("state: %v", out)
-		}
-		if out := b.try("exec", c.ID, "/bin/true"); out.Code != 0 {
-			t.Fatalf("exec: %v", out)
-		}
-	}
-	// Who asks the low-level runtime without agentbox sees it: it was not for want
-	// of a reason that the others did not.
-	eventually(t, 20*time.Second, func() string {
-		if out := execute(t, 30*time.Second, b.bare("state", c.ID)); !strings.Contains(out.Stdout, `"status": "paused"`) {
-			return "the sandbox is never stopped"
-		}
-		return ""
-	})
-	used := float64(cgroupOf(t, c.pid()).cpuUsec()-before) / float64(time.Since(begin).Microseconds())
-	if used > 0.3 {
-		t.Errorf("it used %.2f CPUs of 0.1", used)
-	}
-	c.must("kill", c.ID, "KILL")
-	c.finish(byCreate)
-}
-
 // Where no supervisor can be started, the report says so, and strict mode that
 // asks for one does not start.
 func TestNoSupervisorIsSaid(t *testing.T) {
