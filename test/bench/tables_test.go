@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentbox/agentbox/test/bench/internal/page"
 	"github.com/agentbox/agentbox/test/bench/internal/precision"
+	"github.com/agentbox/agentbox/test/bench/internal/pss"
 	"github.com/agentbox/agentbox/test/bench/internal/shims"
 )
 
@@ -27,8 +28,8 @@ func samples() (host, guest results) {
 		},
 		Sizes: &sizes{Binary: 5 << 20, Memory: 9 << 20},
 		Shims: &shimMemory{Place: thisHost, Containerd: "1.6.20", Pairs: []shims.Pair{{
-			Agentbox: shims.Sample{One: shims.Memory{PSS: 11 << 20, Anonymous: 3 << 20}, Pod: shims.Memory{PSS: 12 << 20}},
-			Runc:     shims.Sample{One: shims.Memory{PSS: 12 << 20, Anonymous: 2 << 20}, Pod: shims.Memory{PSS: 13 << 20}},
+			Agentbox: shims.Sample{One: pss.Memory{PSS: 11 << 20, Anonymous: 3 << 20}, Pod: pss.Memory{PSS: 12 << 20}},
+			Runc:     shims.Sample{One: pss.Memory{PSS: 12 << 20, Anonymous: 2 << 20}, Pod: pss.Memory{PSS: 13 << 20}},
 		}}},
 		CPU: []precision.Series{
 			{Place: thisHost, What: "4 threads that compute", Unit: precision.CPUs, Limit: 0.25, Kernel: []float64{0.249, 0.25, 0.251}, Free: 1.99, Tolerance: 0.04},
@@ -41,8 +42,8 @@ func samples() (host, guest results) {
 	guest = results{
 		Machine: machine{Name: "user-mode Linux", Kernel: "7.2.7", Cgroup: 2, CPUs: 1, MemoryMiB: 3005, Runc: "1.3.6", Go: "1.26.8"},
 		Shims: &shimMemory{Place: "user-mode Linux", Containerd: "2.1.9", Pairs: []shims.Pair{{
-			Agentbox: shims.Sample{One: shims.Memory{PSS: 20 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 24 << 20}},
-			Runc:     shims.Sample{One: shims.Memory{PSS: 16 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 18 << 20}},
+			Agentbox: shims.Sample{One: pss.Memory{PSS: 20 << 20, Anonymous: 4 << 20}, Pod: pss.Memory{PSS: 24 << 20}},
+			Runc:     shims.Sample{One: pss.Memory{PSS: 16 << 20, Anonymous: 4 << 20}, Pod: pss.Memory{PSS: 18 << 20}},
 		}}},
 		Startup: []comparison{{Name: "create without the note / with it", Pairs: 40, A: 0.02, B: 0.02, Ratio: 1, Low: 0.9, High: 1.1}},
 		CPU: []precision.Series{

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/test/bench/internal/job"
+)
+
+// waitArg makes this program do nothing until it is killed.
+const waitArg = "wait"
+
+// fork starts children that wait.
+func fork(n int) error {
+	for range n {
+		child := exec.Command("/proc/self/exe", waitArg)
+		child.Args[0] = "hog"
+		if err := child.Start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grow takes memory, and keeps it as long as the process lives.
+func grow(j job.Job) (o job.Outcome, err error) {
+	memory, err := unix.Mmap(-1, 0, int(j.Bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return o, fmt.Errorf("map %d bytes: %w", j.Bytes, err)
+	}
+	pages := unix.MADV_NOHUGEPAGE
+	if j.Huge {
+		pages = unix.MADV_HUGEPAGE
+	}
+	if err := unix.Madvise(memory, pages); err != nil {
+		return o, fmt.Errorf("choose the size of pages: %w", err)
+	}
+	trace, err := openTrace(j)
+	if err != nil {
+		return o, err
+	}
+	runtime.GOMAXPROCS(max(2, j.Threads))
+	var next atomic.Int64
+	ends := make(chan error, j.Threads)
+	start := time.Now()
+	for range j.Threads {
+		go func() { ends <- steps(j, memory, trace, &next, start) }()
+	}
+	for range j.Threads {
+		if e := <-ends; e != nil {
+			err = e
+		}
+	}
+	return job.Outcome{Bytes: j.Bytes, Seconds: time.Since(start).Seconds()}, err
+}
+
+// steps takes one step after the other, when its time has come.
+func steps(j job.Job, memory []byte, trace []int64, next *atomic.Int64, start time.Time) error {
+	for {
+		step := next.Add(1) - 1
+		at := step * j.Block
+		if at >= j.Bytes {
+			return nil
+		}
+		if late := at - j.First; j.Rate > 0 && late > 0 {
+			time.Sleep(time.Until(start.Add(time.Duration(float64(late) / float64(j.Rate) * 1e9))))
+		}
+		// As a write to each page would, without a fault for each.
+		if err := unix.Madvise(memory[at:at+j.Block], unix.MADV_POPULATE_WRITE); err != nil {
+			return fmt.Errorf("take memory: %w", err)
+		}
+		if trace != nil {
+			atomic.StoreInt64(&trace[1+step], now())
+		}
+	}
+}
+
+// now is the time of CLOCK_MONOTONIC.
+func now() int64 {
+	var t unix.Timespec
+	// The clock is there.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// openTrace makes the file of a trace, which outlives this process; nil without
+// one.
+func openTrace(j job.Job) ([]int64, error) {
+	if j.File == "" {
+		return nil, nil
+	}
+	before, err := anonymous()
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Create(j.File)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if err := file.Truncate(int64(j.TraceSize())); err != nil {
+		return nil, err
+	}
+	data, err := unix.Mmap(int(file.Fd()), 0, j.TraceSize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the trace: %w", err)
+	}
+	trace := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8) // a mapping starts at a page
+	trace[0] = before
+	return trace, nil
+}
+
+// anonymous is the memory of this process that is no file's.
+func anonymous() (sum int64, err error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(status) {
+		words := bytes.Fields(line)
+		if len(words) == 3 && (string(words[0]) == "RssAnon:" || string(words[0]) == "RssShmem:") {
+			kib, err := strconv.ParseInt(string(words[1]), 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += kib << 10
+		}
+	}
+	if sum == 0 {
+		return 0, fmt.Errorf("no RssAnon in %q", status)
+	}
+	return sum, nil
+}
