@@ -5,11 +5,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentbox/agentbox/test/bench/internal/page"
 	"github.com/agentbox/agentbox/test/bench/internal/precision"
 	"github.com/agentbox/agentbox/test/bench/internal/pss"
 	"github.com/agentbox/agentbox/test/bench/internal/shims"
+	"github.com/agentbox/agentbox/test/bench/internal/supervised"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -37,6 +39,33 @@ func samples() (host, guest results) {
 		},
 		IO: []precision.Series{
 			{Place: "ext4, this host", What: "write, buffered", Unit: precision.Bytes, Limit: 20 << 20, Kernel: []float64{0}, Clock: []float64{400 << 20}, Free: 800 << 20, Tolerance: 0.1},
+		},
+		Supervisor: &supervision{
+			Memory: []supervised.Memory{
+				{
+					What: "1 GB/s", Limit: 2 << 30, Free: 3 << 30, Target: supervised.Target{Overshoot: 0.05, Ended: 50 * time.Millisecond},
+					Runs: []supervised.Growth{
+						{Peak: 2<<30 + 20<<20, Rate: 1e9, Stopped: 5 * time.Millisecond, Ended: 40 * time.Millisecond},
+						{Peak: 2<<30 + 40<<20, Rate: 0.9e9, Stopped: 7 * time.Millisecond, Ended: 90 * time.Millisecond},
+					},
+				},
+				{
+					What: "as fast as it goes", Limit: 2 << 30, Free: 3 << 30, Target: supervised.Target{Overshoot: 0.05, Ended: 50 * time.Millisecond},
+					Runs: []supervised.Growth{{Peak: 3 << 30, Rate: 4e9, Stopped: 250 * time.Millisecond, Ended: 400 * time.Millisecond}},
+				},
+			},
+			CPU: []precision.Series{
+				{Place: thisHost, Unit: precision.CPUs, Limit: 0.5, Kernel: []float64{0.5, 0.51, 0.52}, Free: 1.9, Tolerance: 0.03},
+			},
+			IO: []precision.Series{
+				{Place: "ext4, this host", What: "write, direct", Unit: precision.Bytes, Limit: 20 << 20, Kernel: []float64{22 << 20}, Clock: []float64{22 << 20}, Free: 900 << 20, Tolerance: 0.03},
+			},
+			Cost: &supervised.Cost{
+				One:    supervised.Load{What: "idle", Sandboxes: 1, CPU: []float64{0.001, 0.002}, Memory: 12 << 20, Target: 0.01},
+				Many:   supervised.Load{What: "idle", Sandboxes: 500, CPU: []float64{0.005, 0.025}, Memory: 50 << 20, Target: 0.01},
+				Others: []supervised.Load{{What: "busy", Sandboxes: 50, CPU: []float64{0.05}, Memory: 14 << 20}},
+				PSS:    []time.Duration{21 * time.Millisecond, 30 * time.Millisecond},
+			},
 		},
 	}
 	guest = results{
@@ -117,6 +146,9 @@ func TestSections(t *testing.T) {
 	if got := names(sections(results{}, results{Shims: guest.Shims})); got != "machine shim" {
 		t.Errorf("shims alone: %s", got)
 	}
+	if got := names(sections(results{Supervisor: host.Supervisor}, results{})); got != "machine supervisor" {
+		t.Errorf("the supervisor alone: %s", got)
+	}
 	if got := names(sections(results{}, results{IO: guest.IO})); got != "machine io" {
 		t.Errorf("I/O alone: %s", got)
 	}
@@ -135,6 +167,29 @@ func TestMissesAreNamed(t *testing.T) {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not say %q", got, part)
 		}
+	}
+}
+
+func TestMissesOfTheSupervisorAreNamed(t *testing.T) {
+	host, _ := samples()
+	got := supervisorMisses(host.Supervisor)
+	for _, part := range []string{
+		"memory, 1 GB/s", "memory, as fast as it goes", "write, direct on ext4, this host (1.100", "CPU, 500 sandboxes, idle", "PSS in all, 500", "PSS of each further",
+	} {
+		if part == "memory, 1 GB/s" { // its median is met
+			if strings.Contains(got, part) {
+				t.Errorf("%q says %q", got, part)
+			}
+			continue
+		}
+		if !strings.Contains(got, part) {
+			t.Errorf("%q does not say %q", got, part)
+		}
+	}
+	host.Supervisor.Memory, host.Supervisor.IO, host.Supervisor.Cost.Many = nil, nil, host.Supervisor.Cost.One
+	host.Supervisor.Cost.Many.Sandboxes = 2
+	if got := supervisorMisses(host.Supervisor); got != "All targets are met." {
+		t.Error(got)
 	}
 }
 

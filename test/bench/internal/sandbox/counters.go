@@ -48,6 +48,41 @@ func (s *Sandbox) CPUSeconds() (float64, error) {
 	return float64(n) / unit, nil
 }
 
+// MemoryPeak is the most memory that the kernel has counted for the sandbox at
+// once, in bytes: memory.peak (cgroup-v2.rst), or memory.max_usage_in_bytes
+// (cgroup-v1/memory.rst). Page tables and pages of files are in it.
+func (s *Sandbox) MemoryPeak() (int64, error) {
+	file := filepath.Join(mountPoint, s.cgroup, "memory.peak")
+	if !unified() {
+		file = filepath.Join(mountPoint, "memory", s.cgroup, "memory.max_usage_in_bytes")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return parseNumber(data, "")
+}
+
+// Pids are the processes of the sandbox.
+func (s *Sandbox) Pids() (pids []int, err error) {
+	file := filepath.Join(mountPoint, s.cgroup, "cgroup.procs")
+	if !unified() {
+		file = filepath.Join(mountPoint, "cpuacct", s.cgroup, "cgroup.procs")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for word := range bytes.FieldsSeq(data) {
+		pid, err := strconv.Atoi(string(word))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
 // IO is what was read and written on a disk, "MAJOR:MINOR": io.stat
 // (cgroup-v2.rst), or blkio.throttle.io_service_bytes and io_serviced
 // (cgroup-v1/blkio-controller.rst). A disk that was not touched has zeros.

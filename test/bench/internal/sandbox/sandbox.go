@@ -3,15 +3,18 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/test/bench/internal/job"
 )
 
@@ -20,12 +23,16 @@ const Work = "/files"
 
 // Runtime is what starts sandboxes, one at a time.
 type Runtime struct {
-	Agentbox string // path of agentbox-runtime
+	Agentbox string // path of agentbox-runtime; the program agentbox is beside it
 	Runc     string // path of runc
 	Hog      string // path of the program hog, linked statically
 	Dir      string // a folder that exists, for bundles, state and results
+	// Supervise are the dimensions that the supervisor enforces here even where
+	// the kernel could.
+	Supervise []string
 
 	count int
+	spec  []byte // what runc spec writes
 }
 
 // Want is what is special about a sandbox.
@@ -43,6 +50,7 @@ type Sandbox struct {
 	id       string
 	cgroup   string // below the mount point, or that of a controller
 	dir      string // everything of this sandbox
+	deleted  bool
 	jobs     *os.File
 	outcomes *os.File
 }
@@ -86,11 +94,10 @@ func (s *Sandbox) prepare(want Want) error {
 			return fmt.Errorf("make a root file system: %w", err)
 		}
 	}
-	config := fmt.Sprintf("runtime = %q\nresults = %q\n[limits]\n%s\n", s.runtime.Runc, filepath.Join(s.dir, "results"), strings.Join(want.Limits, "\n"))
-	if err := os.WriteFile(s.config(), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(s.config(), []byte(s.runtime.policy(filepath.Join(s.dir, "results"), want.Limits)), 0o600); err != nil {
 		return err
 	}
-	spec, err := Spec(s.runtime.Runc, s.dir)
+	spec, err := s.runtime.newSpec(s.dir)
 	if err != nil {
 		return err
 	}
@@ -107,6 +114,28 @@ func (s *Sandbox) prepare(want Want) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(s.dir, "config.json"), data, 0o600)
+}
+
+// policy is agentbox's configuration.
+func (r *Runtime) policy(results string, limits []string) string {
+	text := fmt.Sprintf("runtime = %q\nresults = %q\n", r.Runc, results)
+	if len(r.Supervise) > 0 {
+		text += `supervise = ["` + strings.Join(r.Supervise, `", "`) + `"]` + "\n"
+	}
+	return text + "[limits]\n" + strings.Join(limits, "\n") + "\n"
+}
+
+// newSpec is a specification of its own, of what `runc spec` has written once.
+func (r *Runtime) newSpec(dir string) (spec map[string]any, err error) {
+	if r.spec == nil {
+		if spec, err = Spec(r.Runc, dir); err != nil {
+			return nil, err
+		}
+		if r.spec, err = json.Marshal(spec); err != nil {
+			return nil, err
+		}
+	}
+	return spec, json.Unmarshal(r.spec, &spec)
 }
 
 // Spec returns what `runc spec` writes, without a terminal. Its file is left in
@@ -134,7 +163,7 @@ func (s *Sandbox) pidFile() string { return filepath.Join(s.dir, "pid") }
 
 func (s *Sandbox) command(args ...string) *exec.Cmd {
 	return exec.Command(s.runtime.Agentbox, append([]string{
-		"--agentbox-config", s.config(), "--agentbox-state", filepath.Join(s.runtime.Dir, "state"),
+		"--agentbox-config", s.config(), "--agentbox-state", s.runtime.states(),
 		"--root", filepath.Join(s.runtime.Dir, "runc"),
 	}, args...)...)
 }
@@ -194,13 +223,39 @@ func (s *Sandbox) Stop() error {
 }
 
 func (s *Sandbox) end() error {
-	if s.Client == nil {
-		return nil // create has failed
+	if s.Client == nil || s.deleted {
+		return nil // create has failed, or there is a result
 	}
 	if err := WaitEnded(s.pidFile(), 30*time.Second); err != nil {
 		return err
 	}
+	s.deleted = true
 	return s.runtimeVerb("delete", s.id)
+}
+
+// Result waits for the end of the sandbox, which has to come by itself, deletes
+// it and returns what agentbox says of it.
+func (s *Sandbox) Result() (r result.Result, err error) {
+	if err := s.end(); err != nil {
+		return r, err
+	}
+	inspect := exec.Command(s.runtime.program(), "inspect", "--json", "--config", s.config(), "--state", s.runtime.states(), s.id)
+	var said bytes.Buffer
+	inspect.Stderr = &said
+	out, err := inspect.Output()
+	if err != nil {
+		return r, fmt.Errorf("agentbox inspect: %w: %s", err, said.Bytes())
+	}
+	return r, json.Unmarshal(out, &r)
+}
+
+// Init is the pid of the sandbox' first process.
+func (s *Sandbox) Init() (int, error) {
+	data, err := os.ReadFile(s.pidFile())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
 // WaitEnded waits until the process in a pid file has ended, reaped or not.

@@ -1,0 +1,117 @@
+package supervised
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/test/bench/internal/job"
+)
+
+func TestGrowthOf(t *testing.T) {
+	// 10 bytes that it had, and a step of 10 every millisecond: the limit of 100 is
+	// reached with step 9.
+	var trace job.Trace
+	trace.Before = 10
+	for i := range 12 {
+		trace.Steps = append(trace.Steps, time.Duration(i+1)*time.Millisecond)
+	}
+	got, err := growthOf(trace, 10, 100, 19*time.Millisecond)
+	want := Growth{Rate: 10_000, Stopped: 3 * time.Millisecond, Ended: 10 * time.Millisecond}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	early := job.Trace{Before: 10, Steps: trace.Steps[:8]}
+	if _, err := growthOf(early, 10, 100, 0); err == nil {
+		t.Error("a sandbox that was ended below its limit has exceeded it")
+	}
+	if _, err := growthOf(trace, 100, 100, 0); err == nil {
+		t.Error("one step shows when a limit is crossed")
+	}
+}
+
+func TestMemoryMet(t *testing.T) {
+	run := func(peak int64, ended time.Duration) Growth { return Growth{Peak: peak, Ended: ended} }
+	base := Memory{Limit: 1000, Free: 2000, Target: Target{Overshoot: 0.05, Ended: 50}, Runs: []Growth{run(1010, 10), run(1050, 50), run(1500, 900)}}
+	tests := []struct {
+		name   string
+		change func(*Memory)
+		want   bool
+	}{
+		{"the medians count", func(*Memory) {}, true},
+		{"too far", func(m *Memory) { m.Runs = []Growth{run(1051, 10)} }, false},
+		{"too late", func(m *Memory) { m.Runs = []Growth{run(1010, 51)} }, false},
+		{"no run", func(m *Memory) { m.Runs = nil }, false},
+		{"it does not grow farther without the limit", func(m *Memory) { m.Free = 1050 }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := base
+			tt.change(&m)
+			if got := m.Met(); got != tt.want {
+				t.Errorf("met %v, want %v", got, tt.want)
+			}
+		})
+	}
+	if got := base.Overshoots(); !slices.Equal(got, []float64{0.01, 0.05, 0.5}) {
+		t.Errorf("overshoots %v", got)
+	}
+}
+
+func TestWays(t *testing.T) {
+	for _, w := range (&Meter{CPUs: 2}).ways() {
+		if err := w.job.Check(); err != nil {
+			t.Errorf("%s: %v", w.what, err)
+		}
+		if float64(w.job.Bytes) < memoryLimit*(1+2*memoryTarget.Overshoot) {
+			t.Errorf("%s ends by itself after %d bytes, which shows nothing about a limit of %d", w.what, w.job.Bytes, memoryLimit)
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	l := Load{CPU: []float64{0.01, 0.03, 0.02}, Target: 0.02}
+	if l.Mean() != 0.02 || !l.Met() {
+		t.Errorf("the mean is %v", l.Mean())
+	}
+	if l.Target = 0.019; l.Met() {
+		t.Error("too much is not too much")
+	}
+	if (Load{Target: 1}).Met() {
+		t.Error("nothing was measured, and is well")
+	}
+	c := Cost{One: Load{Sandboxes: 1, Memory: 1000}, Many: Load{Sandboxes: 11, Memory: 1500}}
+	if c.Further() != 50 {
+		t.Errorf("each further sandbox takes %v", c.Further())
+	}
+}
+
+func TestCPUTime(t *testing.T) {
+	before, err := cpuTime([]int{os.Getpid()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 50*time.Millisecond; {
+	}
+	after, err := cpuTime([]int{os.Getpid()})
+	if err != nil || after <= before {
+		t.Errorf("%v, then %v, %v", before, after, err)
+	}
+	if _, err := cpuTime([]int{os.Getpid(), 4194305}); err == nil { // above any pid
+		t.Error("a process that is gone has a CPU time")
+	}
+}
+
+func TestPollEnd(t *testing.T) {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(self)
+	if err := pollEnd(self, time.Now().Add(time.Millisecond)); err == nil {
+		t.Error("this process has ended")
+	}
+}
