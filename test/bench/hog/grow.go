@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -79,7 +77,7 @@ func steps(j job.Job, memory []byte, trace []int64, next *atomic.Int64, start ti
 			return fmt.Errorf("take memory: %w", err)
 		}
 		if trace != nil {
-			atomic.StoreInt64(&trace[1+step], now())
+			atomic.StoreInt64(&trace[step], now())
 		}
 	}
 }
@@ -98,10 +96,6 @@ func openTrace(j job.Job) ([]int64, error) {
 	if j.File == "" {
 		return nil, nil
 	}
-	before, err := anonymous()
-	if err != nil {
-		return nil, err
-	}
 	file, err := os.Create(j.File)
 	if err != nil {
 		return nil, err
@@ -114,29 +108,5 @@ func openTrace(j job.Job) ([]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map the trace: %w", err)
 	}
-	trace := unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8) // a mapping starts at a page
-	trace[0] = before
-	return trace, nil
-}
-
-// anonymous is the memory of this process that is no file's.
-func anonymous() (sum int64, err error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range bytes.Lines(status) {
-		words := bytes.Fields(line)
-		if len(words) == 3 && (string(words[0]) == "RssAnon:" || string(words[0]) == "RssShmem:") {
-			kib, err := strconv.ParseInt(string(words[1]), 10, 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += kib << 10
-		}
-	}
-	if sum == 0 {
-		return 0, fmt.Errorf("no RssAnon in %q", status)
-	}
-	return sum, nil
+	return unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8), nil // a mapping starts at a page
 }

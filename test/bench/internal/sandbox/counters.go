@@ -63,6 +63,36 @@ func (s *Sandbox) MemoryPeak() (int64, error) {
 	return parseNumber(data, "")
 }
 
+// MemoryUse is what the kernel counts for the sandbox now, in bytes, without the
+// pages of files.
+func (s *Sandbox) MemoryUse() (int64, error) {
+	dir, use, files := filepath.Join(mountPoint, s.cgroup), "memory.current", "file"
+	if !unified() {
+		dir, use, files = filepath.Join(mountPoint, "memory", s.cgroup), "memory.usage_in_bytes", "cache"
+	}
+	now, err := os.ReadFile(filepath.Join(dir, use))
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(filepath.Join(dir, "memory.stat"))
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for _, part := range []struct {
+		data []byte
+		name string
+		sign int64
+	}{{now, "", 1}, {stat, files, -1}, {stat, "shmem", 1}} { // the latter counts among the files too
+		n, err := parseNumber(part.data, part.name)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", dir, err)
+		}
+		sum += part.sign * n
+	}
+	return sum, nil
+}
+
 // Pids are the processes of the sandbox.
 func (s *Sandbox) Pids() (pids []int, err error) {
 	file := filepath.Join(mountPoint, s.cgroup, "cgroup.procs")

@@ -4,9 +4,9 @@ package supervised
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
-	"github.com/agentbox/agentbox/test/bench/internal/job"
 	"github.com/agentbox/agentbox/test/bench/internal/stats"
 )
 
@@ -18,27 +18,33 @@ type Growth struct {
 	Ended   time.Duration `json:"ended"`   // from crossing the limit to the end of its last process
 }
 
-// growthOf puts together what a process left behind that was killed at a limit,
-// and when the last of its sandbox had ended on CLOCK_MONOTONIC.
-func growthOf(t job.Trace, block, limit int64, ended time.Duration) (g Growth, err error) {
-	crossing := steps(limit-t.Before, block)
-	quarter := steps(limit*3/4-t.Before, block)
+// perPageTable is how much memory one page table maps, divided by its own size.
+const perPageTable = 512
+
+// growthOf puts together what was seen of a sandbox that was ended for its limit:
+// what it had before it grew, when each of its steps was done, the peak, and when
+// its last process had ended, on the clock of the steps.
+func growthOf(before int64, steps []time.Duration, peak, block, limit int64, ended time.Duration) (g Growth, err error) {
+	// How many steps it takes to come to a size.
+	to := func(size int64) int {
+		step := block + block/perPageTable
+		return int((size - before + step - 1) / step)
+	}
+	crossing, quarter := to(limit), to(limit*3/4)
 	switch {
 	case quarter < 1 || crossing <= quarter:
 		return g, errors.New("the steps are too large, or the limit is too small, to see when it is crossed")
-	case len(t.Steps) < crossing:
-		return g, errors.New("the sandbox was ended before it had reached its limit")
+	case peak < limit || len(steps) <= quarter:
+		return g, fmt.Errorf("it was ended at %d bytes, below its limit of %d", peak, limit)
 	}
-	at, before := t.Steps[crossing-1], t.Steps[quarter-1]
+	// What else the supervisor counts may make the last step a little early.
+	crossing = min(crossing, len(steps))
+	at, earlier := steps[crossing-1], steps[quarter-1]
 	return Growth{
-		Rate:    float64(int64(crossing-quarter)*block) / (at - before).Seconds(),
-		Stopped: t.Steps[len(t.Steps)-1] - at,
-		Ended:   ended - at,
+		Peak: peak, Rate: float64(int64(crossing-quarter)*block) / (at - earlier).Seconds(),
+		Stopped: steps[len(steps)-1] - at, Ended: ended - at,
 	}, nil
 }
-
-// steps is how many steps it takes to grow by that much.
-func steps(bytes, block int64) int { return int((bytes + block - 1) / block) }
 
 // Memory is one way to grow beyond a limit, done several times.
 type Memory struct {

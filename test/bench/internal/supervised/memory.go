@@ -110,6 +110,10 @@ func (m *Meter) grown(j job.Job) (g Growth, err error) {
 	if _, err := box.Do(job.Job{Kind: job.Fork, Processes: bystand}); err != nil {
 		return g, err
 	}
+	before, err := box.MemoryUse()
+	if err != nil {
+		return g, err
+	}
 	ended, err := ends(box)
 	if err != nil {
 		return g, err
@@ -142,13 +146,11 @@ func (m *Meter) grown(j job.Job) (g Growth, err error) {
 	if err != nil {
 		return g, err
 	}
-	trace, err := job.ParseTrace(data)
+	steps, err := job.ParseTrace(data)
 	if err != nil {
 		return g, err
 	}
-	g, err = growthOf(trace, j.Block, memoryLimit, at)
-	g.Peak = peak
-	return g, err
+	return growthOf(before, steps, peak, j.Block, memoryLimit, at)
 }
 
 // ends returns what waits for the end of all processes that a sandbox has now,

@@ -7,28 +7,31 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/agentbox/agentbox/test/bench/internal/job"
 )
 
 func TestGrowthOf(t *testing.T) {
-	// 10 bytes that it had, and a step of 10 every millisecond: the limit of 100 is
-	// reached with step 9.
-	var trace job.Trace
-	trace.Before = 10
+	const block, limit = 10, 100
+	// 10 bytes that it had, and a step of 10 every millisecond: the limit is reached
+	// with step 9.
+	var steps []time.Duration
 	for i := range 12 {
-		trace.Steps = append(trace.Steps, time.Duration(i+1)*time.Millisecond)
+		steps = append(steps, time.Duration(i+1)*time.Millisecond)
 	}
-	got, err := growthOf(trace, 10, 100, 19*time.Millisecond)
-	want := Growth{Rate: 10_000, Stopped: 3 * time.Millisecond, Ended: 10 * time.Millisecond}
+	got, err := growthOf(10, steps, 135, block, limit, 19*time.Millisecond)
+	want := Growth{Peak: 135, Rate: 10_000, Stopped: 3 * time.Millisecond, Ended: 10 * time.Millisecond}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	early := job.Trace{Before: 10, Steps: trace.Steps[:8]}
-	if _, err := growthOf(early, 10, 100, 0); err == nil {
+	// The kernel says that it was over the limit, with what is not in a step.
+	got, err = growthOf(10, steps[:8], 101, block, limit, 10*time.Millisecond)
+	want = Growth{Peak: 101, Rate: 10_000, Ended: 2 * time.Millisecond}
+	if err != nil || got != want {
+		t.Errorf("a little early: got %+v, %v, want %+v", got, err, want)
+	}
+	if _, err := growthOf(10, steps[:8], 99, block, limit, 0); err == nil {
 		t.Error("a sandbox that was ended below its limit has exceeded it")
 	}
-	if _, err := growthOf(trace, 100, 100, 0); err == nil {
+	if _, err := growthOf(10, steps, 135, limit, limit, 0); err == nil {
 		t.Error("one step shows when a limit is crossed")
 	}
 }
