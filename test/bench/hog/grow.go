@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -47,11 +48,11 @@ func grow(j job.Job) (o job.Outcome, err error) {
 		return o, err
 	}
 	runtime.GOMAXPROCS(max(2, j.Threads))
-	var next atomic.Int64
 	ends := make(chan error, j.Threads)
 	start := time.Now()
+	w := walk{Job: j, memory: memory, trace: trace}
 	for range j.Threads {
-		go func() { ends <- steps(j, memory, trace, &next, start) }()
+		go func() { ends <- w.steps() }()
 	}
 	for range j.Threads {
 		if e := <-ends; e != nil {
@@ -61,23 +62,34 @@ func grow(j job.Job) (o job.Outcome, err error) {
 	return job.Outcome{Bytes: j.Bytes, Seconds: time.Since(start).Seconds()}, err
 }
 
+// walk is a growth that is under way.
+type walk struct {
+	job.Job
+	memory []byte
+	trace  []int64 // nil: none
+	next   atomic.Int64
+	paced  sync.Once
+	start  time.Time // when First was taken
+}
+
 // steps takes one step after the other, when its time has come.
-func steps(j job.Job, memory []byte, trace []int64, next *atomic.Int64, start time.Time) error {
+func (w *walk) steps() error {
 	for {
-		step := next.Add(1) - 1
-		at := step * j.Block
-		if at >= j.Bytes {
+		step := w.next.Add(1) - 1
+		at := step * w.Block
+		if at >= w.Bytes {
 			return nil
 		}
-		if late := at - j.First; j.Rate > 0 && late > 0 {
-			time.Sleep(time.Until(start.Add(time.Duration(float64(late) / float64(j.Rate) * 1e9))))
+		if w.Rate > 0 && at >= w.First {
+			w.paced.Do(func() { w.start = time.Now() })
+			time.Sleep(time.Until(w.start.Add(time.Duration(float64(at-w.First) / float64(w.Rate) * 1e9))))
 		}
 		// As a write to each page would, without a fault for each.
-		if err := unix.Madvise(memory[at:at+j.Block], unix.MADV_POPULATE_WRITE); err != nil {
+		if err := unix.Madvise(w.memory[at:at+w.Block], unix.MADV_POPULATE_WRITE); err != nil {
 			return fmt.Errorf("take memory: %w", err)
 		}
-		if trace != nil {
-			atomic.StoreInt64(&trace[step], now())
+		if w.trace != nil {
+			atomic.StoreInt64(&w.trace[step], now())
 		}
 	}
 }
