@@ -20,7 +20,10 @@ SUITE   := test/suite
 FUZZTIME ?= 5m
 # What a suite promises is never skipped there: a missing feature fails it.
 HOST_PROMISE ?= runc,docker,io,ctr,cri
-VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,cri,configbody
+VM_PROMISE   := cgroup2,runc,crun,docker,swap,spare,io,capabilities,ctr,shims,annotations,cri,python3,node,java,make
+# trixie has containerd 1.7.
+VM_PROMISE_forky := ,containerd2
+# Less than a guest has, so that it is the tests who say where they hang.
 TIMEOUT      := 30m
 
 .PHONY: help
@@ -65,32 +68,39 @@ host-test: e2e ## End-to-end tests on this machine's kernel: runc and Docker by 
 	AGENTBOX_BIN=$(BIN) $(BIN)/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=$(HOST_PROMISE) $(ARGS)
 
 ENGINE ?= uml
+# The Debian suite of the guest: forky has the newest engines, trixie older ones.
+VM_SUITE ?= forky
 # Further flags of test/vm, such as -spare 2G or -cgroup v1.
 VM_FLAGS ?=
 .PHONY: vm-test
 vm-test: e2e vm-guest ## End-to-end tests on a cgroup v2 kernel (ENGINE=uml or qemu, ARGS=-test.run=...)
 .PHONY: vm-guest
 vm-guest:
-	$(GO) run ./test/vm run -engine $(ENGINE) -no-docker -spare 6G $(VM_FLAGS) -payload bin \
+	$(GO) run ./test/vm run -engine $(ENGINE) -suite $(VM_SUITE) -no-docker -spare 6G $(VM_FLAGS) -payload bin \
 	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
 	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) $(VM_ARGS_$(ENGINE)) $(ARGS)
 
-# The whole of it in user-mode Linux, which has one CPU: two guests, one for what
-# goes through the doors of engines other than Docker. What they say comes when
-# they end, one after the other.
+# The whole of it in user-mode Linux, which has one CPU: three guests, one for what
+# goes through the doors of engines other than Docker, and one with systemd. What
+# they say comes when they end, one after the other.
 VM_DOORS := '^Test(Soak)?(Shim|CRI|Install)'
-.PHONY: vm-uml vm-uml-doors vm-uml-rest
-vm-uml: e2e
-	@echo "two guests at once; this takes about ten minutes"
-	@$(MAKE) --no-print-directory -j2 -Otarget vm-uml-rest vm-uml-doors
+.PHONY: vm-uml vm-uml-doors vm-uml-rest vm-uml-systemd
+vm-uml: e2e ## All end-to-end tests in user-mode Linux: three guests at once
+	@echo "three guests at once; this takes about twelve minutes"
+	@$(MAKE) --no-print-directory -j3 -Otarget vm-uml-rest vm-uml-doors vm-uml-systemd
 vm-uml-doors:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.run $(VM_DOORS) $(ARGS)"
 vm-uml-rest:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS) $(ARGS)"
+vm-uml-systemd:
+	@$(MAKE) --no-print-directory vm-systemd-guest
+.PHONY: vm-trixie
+vm-trixie: ## vm-uml with the engines of Debian 13: containerd 1.7, Docker 26, runc 1.1
+	@$(MAKE) --no-print-directory vm-uml VM_SUITE=trixie
 
 # QEMU without KVM is ten times slower: what a second CPU and a stock kernel add.
-VM_ARGS_uml  := -promise=$(VM_PROMISE)
-VM_ARGS_qemu := -promise=$(VM_PROMISE),cpus2 -slow 10 -test.run \
+VM_ARGS_uml  := -promise=$(VM_PROMISE)$(VM_PROMISE_$(VM_SUITE))
+VM_ARGS_qemu := -promise=$(VM_PROMISE)$(VM_PROMISE_$(VM_SUITE)),cpus2 -slow 10 -test.run \
   'TestSandboxOutOfMemoryDiesAsOne|TestMemoryHogCannotEscapeIntoSwap|TestSpinnersGet|TestDockerMemoryBomb|TestDockerCPULimitHolds|TestDockerResultOutlives|TestIORequestForAnyDevice|TestIODeviceOfThePolicy|TestIOOperationsHold'
 
 # The same kernel made less of in several ways, and what doctor has to say of it.
@@ -109,23 +119,25 @@ vm-doctor: e2e ## doctor on kernels and cgroup arrangements of every kind (user-
 	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -test.run 'TestDoctor(Says|ExitCode)' -expect $$expect || exit 1; \
 	done
 
-# Debian's suites that guests are made of: the newest engines, and older ones.
 VM_SUITES ?= forky trixie
 .PHONY: vm-systemd
 vm-systemd: e2e ## The systemd cgroup driver, in guests with systemd as init (VM_SUITES=forky: one of them)
 	@for suite in $(VM_SUITES); do \
-	  echo "== $$suite"; \
-	  $(GO) run ./test/vm run -engine uml -suite $$suite -init systemd -no-docker -payload bin -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
-	    bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,systemd -test.run TestSystemd $(ARGS) || exit 1; \
+	  echo "== $$suite"; $(MAKE) --no-print-directory vm-systemd-guest VM_SUITE=$$suite || exit 1; \
 	done
+.PHONY: vm-systemd-guest
+vm-systemd-guest:
+	$(GO) run ./test/vm run -engine uml -suite $(VM_SUITE) -init systemd -no-docker $(VM_FLAGS) -payload bin \
+	  -env AGENTBOX_BIN=/payload/bin -env AGENTBOX_DISK_DIR=/data -- \
+	  bin/e2e.test -test.v -test.timeout $(TIMEOUT) -promise=cgroup2,runc,crun,docker,swap,io,ctr,shims,systemd -test.run TestSystemd $(ARGS)
 
 .PHONY: vm-image
 vm-image: ## Builds the guest image, or finds it in the cache
-	$(GO) run ./test/vm image
+	$(GO) run ./test/vm image -suite $(VM_SUITE)
 
 .PHONY: vm-shell
 vm-shell: build ## A prompt in a guest with Docker up and bin/ on the PATH
-	$(GO) run ./test/vm shell -engine $(ENGINE) $(VM_FLAGS) -payload bin
+	$(GO) run ./test/vm shell -engine $(ENGINE) -suite $(VM_SUITE) $(VM_FLAGS) -payload bin
 
 .PHONY: fuzz
 fuzz: ## Fuzzes every target for FUZZTIME (5m) each
@@ -134,8 +146,10 @@ fuzz: ## Fuzzes every target for FUZZTIME (5m) each
 .PHONY: soak
 soak: e2e ## The long counts; hours
 	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
-	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test ARGS='-soak -test.run=Soak'
-	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml ARGS='-soak -test.run=Soak'
+	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test TIMEOUT=12h ARGS='-soak -test.run=Soak'
+	@$(SUITE) "older engines" $(MAKE) --no-print-directory vm-trixie
+	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml TIMEOUT=12h VM_FLAGS='-timeout 13h' ARGS='-soak -test.run=Soak'
+	@$(SUITE) "systemd rounds" $(MAKE) --no-print-directory vm-systemd-guest TIMEOUT=12h VM_FLAGS='-timeout 13h' ARGS='-soak -test.run=TestSystemdShimMemoryBombs'
 	@$(SUITE) --summary
 
 .PHONY: bench

@@ -91,7 +91,12 @@ func (k *known) keep() int64     { return k.kills }
 func (k *known) folder() string  { return "/bundle" }
 func (k *known) end(pid, status int, _ time.Time) (*result.Result, error) {
 	k.asked = append(k.asked, pid, status)
-	return k.result, k.err
+	if k.result == nil {
+		return nil, k.err
+	}
+	r := *k.result
+	r.Events.OOMKill = k.kills
+	return &r, k.err
 }
 
 const (

@@ -149,16 +149,17 @@ func (t *tap) beforeExit(ctx context.Context, c *watched, e *eventtypes.TaskExit
 	if c.order.over || !first && e.GetExitStatus() != sigkilled {
 		return
 	}
-	if c.order.exit(first, c.evidence.oomKills()) {
+	var r *result.Result
+	if first {
+		var err error
+		r, err = c.evidence.end(int(e.GetPid()), int(e.GetExitStatus()), e.GetExitedAt().AsTime())
+		close(c.ended)
+		if err != nil {
+			log.G(ctx).WithError(err).WithField("id", e.GetContainerID()).Error("record the end of a container")
+		}
+	}
+	if c.order.exit(first, kills(c.evidence, r)) {
 		t.publish(ctx, runtime.TaskOOMEventTopic, &eventtypes.TaskOOM{ContainerID: e.GetContainerID()})
-	}
-	if !first {
-		return
-	}
-	r, err := c.evidence.end(int(e.GetPid()), int(e.GetExitStatus()), e.GetExitedAt().AsTime())
-	close(c.ended)
-	if err != nil {
-		log.G(ctx).WithError(err).WithField("id", e.GetContainerID()).Error("record the end of a container")
 	}
 	if r == nil {
 		return
@@ -169,6 +170,14 @@ func (t *tap) beforeExit(ctx context.Context, c *watched, e *eventtypes.TaskExit
 		return
 	}
 	t.publish(ctx, verdictTopic, event)
+}
+
+// kills counts those for want of memory; the result, where there is one, has them.
+func kills(e evidence, r *result.Result) int64 {
+	if r == nil {
+		return e.oomKills()
+	}
+	return r.Events.OOMKill
 }
 
 func (t *tap) publish(ctx context.Context, topic string, event events.Event) {

@@ -9,8 +9,8 @@ import (
 	"github.com/agentbox/agentbox/pkg/limits"
 )
 
-// Self is the Owner of a limit that is set on the cgroup, or the process,
-// itself.
+// Self is the Owner of a limit that is set on the cgroup, its unit, or the
+// process, itself.
 const Self = "self"
 
 // Effective is a limit as it really holds.
@@ -94,7 +94,7 @@ func (c *Cgroup) walk(p Place, see func(d dir, owner string) error) error {
 	owner := Self
 	for level := p.Path; ; level = parentPath(level) {
 		err := see(d, owner)
-		if err == nil && owner == Self && d.gone() {
+		if err == nil && level == p.Path && d.gone() {
 			err = &GoneError{Dir: d.path}
 		}
 		d.close()
@@ -105,7 +105,9 @@ func (c *Cgroup) walk(p Place, see func(d dir, owner string) error) error {
 		if d, err = openPlace(c.fs, up); err != nil {
 			return err
 		}
-		owner = d.path
+		if unit := c.paths.Unit; unit == nil || len(up.Path) < len(unit.Path) {
+			owner = d.path
+		}
 	}
 }
 
@@ -185,9 +187,9 @@ func (e *Effective) seeV2(key limits.Key, data []byte, owner string) error {
 }
 
 func (e *Effective) seeBandwidth(b bandwidth, owner string) {
-	before := e.Owner
+	before := *e
 	e.tighten(b.value(), owner)
-	if e.Owner != before {
+	if e.Owner != before.Owner || e.Value != before.Value {
 		e.Quota, e.Period = b.quota, b.period
 	}
 }

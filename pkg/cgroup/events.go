@@ -22,6 +22,8 @@ import (
 //     whose process could not fork, wherever the limit is: then those of the
 //     cgroups below are added, except where a pids.max of their own may have
 //     been the reason.
+//   - Where a container has a unit (FindUnit), what counts as its own is the sum
+//     of both: the limit that struck may be that of either.
 //
 // On v1 (cgroup-v1/memory.rst, pids.rst) counters are of the one cgroup. Memory
 // comes from memory.oom_control, which counts oom_kill since 4.13, and from
@@ -44,26 +46,59 @@ func (c *Cgroup) Evidence() (verdict.Evidence, error) {
 }
 
 func (c *Cgroup) evidenceV2(e *verdict.Evidence) error {
-	return c.visit("", func(d dir) error {
-		var err error
-		buf := make([]byte, 4096)
-		if e.Memory, err = d.memoryEvents("memory.events.local", buf); err != nil {
+	buf := make([]byte, 4096)
+	err := c.visit("", func(d dir) (err error) {
+		if err := d.countersV2(e, buf); err != nil || e.PidsMax != nil {
 			return err
 		}
-		if e.MemoryTree, err = d.memoryEvents("memory.events", buf); err != nil {
-			return err
-		}
-		if e.PidsMax, err = d.number("pids.events.local", "max", buf); err != nil {
-			return err
-		}
-		if e.PidsMax == nil {
-			if e.PidsMax, err = c.refusedForks(d, buf); err != nil {
-				return err
-			}
-		}
-		e.Throttled, err = d.number("cpu.stat", "nr_throttled", buf)
+		e.PidsMax, err = c.refusedForks(d, buf)
 		return err
 	})
+	if err != nil || c.paths.Unit == nil {
+		return err
+	}
+	var unit verdict.Evidence
+	err = c.visitPlace(*c.paths.Unit, func(d dir) error { return d.countersV2(&unit, buf) })
+	addUnit(e, unit)
+	return err
+}
+
+// countersV2 reads the counters of one cgroup, and of memory those of all below it
+// too. PidsMax stays nil before Linux 6.11.
+func (d dir) countersV2(e *verdict.Evidence, buf []byte) (err error) {
+	if e.Memory, err = d.memoryEvents("memory.events.local", buf); err != nil {
+		return err
+	}
+	if e.MemoryTree, err = d.memoryEvents("memory.events", buf); err != nil {
+		return err
+	}
+	if e.PidsMax, err = d.number("pids.events.local", "max", buf); err != nil {
+		return err
+	}
+	e.Throttled, err = d.number("cpu.stat", "nr_throttled", buf)
+	return err
+}
+
+// addUnit makes the evidence of a cgroup that of its unit too. Either may have the
+// limit that struck, and the unit's counters of memory below it are those of both.
+// Both CPU quotas hold back the same periods.
+func addUnit(e *verdict.Evidence, unit verdict.Evidence) {
+	if m := unit.Memory; m != nil && e.Memory != nil {
+		e.Memory.OOM += m.OOM
+		e.Memory.OOMKill += m.OOMKill
+		e.Memory.OOMGroupKill += m.OOMGroupKill
+		e.Memory.High += m.High
+		e.Memory.Max += m.Max
+	}
+	if unit.MemoryTree != nil {
+		e.MemoryTree = unit.MemoryTree
+	}
+	if unit.PidsMax != nil && e.PidsMax != nil {
+		*e.PidsMax += *unit.PidsMax
+	}
+	if unit.Throttled != nil && e.Throttled != nil {
+		*e.Throttled = max(*e.Throttled, *unit.Throttled)
+	}
 }
 
 func (c *Cgroup) evidenceV1(e *verdict.Evidence) error {
@@ -92,8 +127,16 @@ func (c *Cgroup) evidenceV1(e *verdict.Evidence) error {
 // that the cgroup was there until the end. It does nothing when that hierarchy
 // is not mounted.
 func (c *Cgroup) visit(controller string, read func(dir) error) error {
-	d, ok, err := c.open(controller)
-	if err != nil || !ok {
+	place, ok := c.place(controller)
+	if !ok {
+		return nil
+	}
+	return c.visitPlace(place, read)
+}
+
+func (c *Cgroup) visitPlace(p Place, read func(dir) error) error {
+	d, err := openPlace(c.fs, p)
+	if err != nil {
 		return err
 	}
 	defer d.close()

@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +29,9 @@ type Paths struct {
 	// empty name. On v1 it includes named hierarchies ("name=systemd") and, on
 	// a hybrid machine, the v2 one under the empty name.
 	Places map[string]Place `json:"places"`
+	// Unit is the cgroup above, of the same container, where there is one; v2
+	// only. See FindUnit.
+	Unit *Place `json:"unit,omitempty"`
 }
 
 // Place is one folder of a mounted cgroup hierarchy.
@@ -43,8 +47,15 @@ type Place struct {
 func (p Place) Dir() string { return path.Join(p.Mount, p.Path) }
 
 // Paths returns a copy of where the cgroup is.
-func (c *Cgroup) Paths() Paths {
-	return Paths{Version: c.paths.Version, Places: maps.Clone(c.paths.Places)}
+func (c *Cgroup) Paths() Paths { return c.paths.clone() }
+
+func (p Paths) clone() Paths {
+	p.Places = maps.Clone(p.Places)
+	if p.Unit != nil {
+		unit := *p.Unit
+		p.Unit = &unit
+	}
+	return p
 }
 
 // Open returns the cgroup at saved paths. It looks whether they make sense and
@@ -57,11 +68,48 @@ func Open(f FS, p Paths) (*Cgroup, error) {
 		return nil, errors.New("saved cgroup paths: no path")
 	}
 	for name, place := range p.Places {
-		if !cleanPath(place.Mount) || !cleanPath(place.Path) {
+		if !place.isClean() {
 			return nil, fmt.Errorf("saved cgroup paths: %q: mount %q and path %q must be absolute and clean", name, place.Mount, place.Path)
 		}
 	}
-	return &Cgroup{fs: f, paths: Paths{Version: p.Version, Places: maps.Clone(p.Places)}}, nil
+	if u := p.Unit; u != nil && (p.Version != 2 || !u.isClean() || !u.holds(p.Places[""])) {
+		return nil, fmt.Errorf("saved cgroup paths: the unit with mount %q and path %q is not above %q", u.Mount, u.Path, p.Places[""].Path)
+	}
+	return &Cgroup{fs: f, paths: p.clone()}, nil
+}
+
+func (p Place) isClean() bool { return cleanPath(p.Mount) && cleanPath(p.Path) }
+
+// holds reports whether a place is below this one.
+func (p Place) holds(below Place) bool {
+	return p.Mount == below.Mount && strings.HasPrefix(below.Path, p.Path+"/")
+}
+
+// FindUnit looks for the systemd unit of a container that was started with the
+// systemd driver. The cgroup of a process is that unit, or is below it: crun makes
+// a cgroup in the scope that it has from systemd, and both have the container's
+// limits. The scope is the first to run out of memory then, since what the kernel
+// needs for the cgroup below is charged to it. What this package reads is of both
+// from now on.
+func (c *Cgroup) FindUnit() error {
+	if c.paths.Version != 2 {
+		return nil
+	}
+	unit := c.paths.Places[""]
+	for !strings.HasSuffix(unit.Path, ".scope") {
+		if unit.Path == "/" {
+			return nil
+		}
+		unit.Path = parentPath(unit.Path)
+	}
+	if unit.Path == c.paths.Places[""].Path {
+		return nil
+	}
+	if _, err := unit.identify(c.fs, false); err != nil {
+		return err
+	}
+	c.paths.Unit = &unit
+	return nil
 }
 
 // Of returns the cgroup that a process is in. The caller makes sure that pid
@@ -240,13 +288,19 @@ func notDying(f FS, pid int, list []Membership) error {
 	return nil
 }
 
-// open opens the folder of a controller. ok is false when the hierarchy of that
-// controller is not mounted here.
-func (c *Cgroup) open(controller string) (d dir, ok bool, err error) {
+// place is the folder of a controller; on v2 all have the same.
+func (c *Cgroup) place(controller string) (p Place, ok bool) {
 	if c.paths.Version == 2 {
 		controller = ""
 	}
-	place, ok := c.paths.Places[controller]
+	p, ok = c.paths.Places[controller]
+	return p, ok
+}
+
+// open opens the folder of a controller. ok is false when the hierarchy of that
+// controller is not mounted here.
+func (c *Cgroup) open(controller string) (d dir, ok bool, err error) {
+	place, ok := c.place(controller)
 	if !ok {
 		return dir{}, false, nil
 	}

@@ -28,7 +28,11 @@ func (c *Cgroup) Usage() (Usage, error) {
 }
 
 func (c *Cgroup) usageV2(u *Usage) error {
-	return c.visit("", func(d dir) error {
+	whole := c.paths.Places[""]
+	if c.paths.Unit != nil {
+		whole = *c.paths.Unit
+	}
+	return c.visitPlace(whole, func(d dir) error {
 		buf := make([]byte, 4096)
 		if err := d.singles(buf, []single{
 			{"memory.current", &u.MemoryBytes},

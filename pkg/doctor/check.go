@@ -327,7 +327,7 @@ func checkDockerDriver(f *Facts, _ *resolved) []Finding {
 	}
 	return one("docker_cgroup_driver", Warning,
 		setDocker(f.Docker, "restart Docker", setting{"exec-opts", opts, flags}),
-		"Docker uses the systemd cgroup driver, with which systemd removes the counters of a container that ended: limits hold, verdicts are often missing")
+		"Docker uses the systemd cgroup driver, with which systemd removes the counters of a container that ended: limits hold and memory verdicts come from the kernel's log, but usage and the other counters are lost")
 }
 
 func size(n int64) string { return units.BytesSize(float64(n)) }

@@ -23,7 +23,7 @@ func TestFindings(t *testing.T) {
 		logs     = "warning docker_logs: Docker keeps all that a container prints, in /srv/docker, without a bound and outside of the container's limits: one that prints for ever fills the disk"
 		logsPut  = " => put this into the object in /etc/docker/daemon.json, in place of what has the same name, and restart Docker; containers that are there keep their logs as they are"
 		unknown  = "info docker_runtime: Docker does not know agentbox: docker run --runtime=agentbox is refused"
-		systemd  = "warning docker_cgroup_driver: Docker uses the systemd cgroup driver, with which systemd removes the counters of a container that ended: limits hold, verdicts are often missing"
+		systemd  = "warning docker_cgroup_driver: Docker uses the systemd cgroup driver, with which systemd removes the counters of a container that ended: limits hold and memory verdicts come from the kernel's log, but usage and the other counters are lost"
 		swapOn   = "warning swap: swap is on (2GiB) and cannot be limited: a sandbox at its memory limit goes on in swap, and slows the host down"
 		newer    = " => boot a kernel of Linux "
 	)

@@ -32,7 +32,7 @@ func never(t *testing.T) func() {
 
 func TestWithin(t *testing.T) {
 	dead := never(t)
-	g := gatherer{patience: 100 * time.Millisecond}
+	g := gatherer{patience: 500 * time.Millisecond}
 	var looked []string
 	for _, c := range []struct {
 		path   string
@@ -79,7 +79,7 @@ func TestDeadFolders(t *testing.T) {
 	cgrouptest.Write(t, root, "etc/docker/daemon.json", `{"data-root": "/dead/docker", "runtimes": {"agentbox": {"path": "/dead/bin/agentbox-runtime"}}}`)
 	dead := never(t)
 	g := gathererOf(t, root)
-	g.patience = 100 * time.Millisecond
+	g.patience = 500 * time.Millisecond
 	g.o.Config.ResultsDir = "/dead/results"
 	g.statOf = func(path string) (fs.FileInfo, error) {
 		if strings.HasPrefix(path, root+"/dead/") || path == root+"/var/lib/containers" {
@@ -97,12 +97,12 @@ func TestDeadFolders(t *testing.T) {
 			t.Errorf("%s does not answer, and only %v are named", want, f.Silent)
 		}
 	}
-	if f.Results.Problem != "/dead/results does not answer within 100ms" || f.Runtime.Problem != "runc in PATH does not answer within 100ms" {
+	if f.Results.Problem != "/dead/results does not answer within 500ms" || f.Runtime.Problem != "runc in PATH does not answer within 500ms" {
 		t.Errorf("%+v, %+v", f.Results, f.Runtime)
 	}
 	if want := []limits.Diskless{
-		{Place: "/dead/docker", Reason: "/dead/docker does not answer within 100ms"},
-		{Place: "/var/lib/containers", Reason: "/var/lib/containers does not answer within 100ms"},
+		{Place: "/dead/docker", Reason: "/dead/docker does not answer within 500ms"},
+		{Place: "/var/lib/containers", Reason: "/var/lib/containers does not answer within 500ms"},
 	}; !slices.Equal(f.Host.IO.Diskless, want) {
 		t.Errorf("%+v", f.Host.IO)
 	}

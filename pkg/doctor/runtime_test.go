@@ -51,7 +51,7 @@ func script(t *testing.T, text string) string {
 }
 
 func TestAsk(t *testing.T) {
-	const short = 300 * time.Millisecond
+	const short, long = 300 * time.Millisecond, 3 * time.Second
 	for _, c := range []struct {
 		name, text, out, problem string
 		within                   time.Duration
@@ -61,11 +61,12 @@ func TestAsk(t *testing.T) {
 		{"fails without one", "exit 3", "", "exit status 3", time.Minute},
 		{"does not answer", "exec sleep 60", "", "does not answer --version within 300ms", short},
 		{"leaves a child that holds its output", "sleep 60 &\nexec sleep 60", "", "does not answer", short},
-		{"answers, and leaves a child that holds its output", "echo runc version 1.3.6\nsleep 60 &", "runc version 1.3.6\n", "", time.Second},
-		{"fails, and leaves a child that holds its output", "echo no such thing >&2\nsleep 60 &\nexit 1", "", "exit status 1: no such thing", time.Second},
+		{"answers, and leaves a child that holds its output", "echo runc version 1.3.6\nsleep 60 &", "runc version 1.3.6\n", "", long},
+		{"fails, and leaves a child that holds its output", "echo no such thing >&2\nsleep 60 &\nexit 1", "", "exit status 1: no such thing", long},
 		{"says very much", "head -c 1000000 /dev/zero", strings.Repeat("\x00", maxOutput), "", time.Minute},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			began := time.Now()
 			out, err := ask(context.Background(), script(t, c.text), c.within)
 			if out != c.out {
@@ -89,8 +90,9 @@ func TestAskLeavesNobodyBehind(t *testing.T) {
 		{"answers, and its child holds the output", "sleep 60 & echo $! > \"$0.pid\"\necho runc version 1.3.6"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			program := script(t, c.text)
-			out, err := ask(context.Background(), program, time.Second)
+			out, err := ask(context.Background(), program, 3*time.Second)
 			t.Logf("%q, %v", out, err)
 			data, err := os.ReadFile(program + ".pid")
 			if err != nil {

@@ -1,6 +1,8 @@
 package harvest
 
 import (
+	"errors"
+	"io/fs"
 	"time"
 
 	"github.com/agentbox/agentbox/pkg/result"
@@ -17,7 +19,7 @@ func End(states state.Store, st *state.State, seen verdict.Exit, now time.Time) 
 	if st.Started == nil {
 		return nil, nil
 	}
-	Collect(st)
+	collect(st, seen)
 	st.Evidence.Exit = seen
 	err := states.Update(st)
 	return conclude(st, now), err
@@ -28,8 +30,8 @@ func End(states state.Store, st *state.State, seen verdict.Exit, now time.Time) 
 // over-counts, but grows with each kill.
 func OOMKills(st *state.State) int64 {
 	ev, _, err := read(st)
-	if err != nil {
-		return 0
+	if errors.Is(err, fs.ErrNotExist) {
+		addKill(&ev, logged(st))
 	}
 	return result.EventsOf(ev).OOMKill
 }

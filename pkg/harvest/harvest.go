@@ -22,19 +22,30 @@ import (
 //
 // It can be called again. Evidence that has an exit is final, and what was read
 // once is better than nothing when the cgroup is gone meanwhile.
-func Collect(st *state.State) {
+func Collect(st *state.State) { collect(st, exitOf(st)) }
+
+// collect is Collect for an exit that was seen, or not.
+func collect(st *state.State, exit verdict.Exit) {
 	st.Name = Name(st)
 	if st.Evidence != nil && st.Evidence.Exit.Code != nil {
 		return
 	}
 	ev, usage, err := read(st)
+	var killed *kill
+	if errors.Is(err, fs.ErrNotExist) && mayBeKilled(exit) {
+		killed = logged(st)
+	}
 	if err == nil || st.Evidence == nil {
 		st.Evidence, st.Usage = &ev, usage
-		if err != nil {
+		switch {
+		case killed != nil:
+			warn(st, err.Error()+"; that it was killed for memory is known from the kernel's log")
+		case err != nil:
 			warn(st, err.Error())
 		}
 	}
-	st.Evidence.Exit = exitOf(st)
+	addKill(st.Evidence, killed)
+	st.Evidence.Exit = exit
 }
 
 // warn adds a warning once: a delete that the low-level runtime refused is

@@ -59,6 +59,27 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestScopeRanOut is crun's systemd driver: the scope above has the limit as well,
+// and it is the one that ran out. The counters of the cgroup below know of no limit.
+func TestScopeRanOut(t *testing.T) {
+	st, tree := started(t)
+	inner := st.Started.Cgroup.Places[""]
+	unit := inner
+	inner.Path += "/container"
+	for _, name := range []string{"memory.events", "memory.events.local"} {
+		cgrouptest.Write(t, tree, "sys/fs/cgroup"+inner.Path+"/"+name, "max 1\noom 0\noom_kill 1\noom_group_kill 0\n")
+	}
+	cgrouptest.Write(t, tree, "sys/fs/cgroup"+inner.Path+"/cgroup.procs", "")
+	st.Started.Cgroup.Places[""] = inner
+	if r := harvest.Live(st); r.ErrorCode != verdict.HostMemoryExhausted {
+		t.Errorf("without its unit: %s %s", r.Status, r.ErrorCode)
+	}
+	st.Evidence, st.Started.Cgroup.Unit = nil, &unit
+	if r := harvest.Live(st); r.Status != verdict.OOMKilled || r.ErrorCode != verdict.MemoryLimitExceeded {
+		t.Errorf("%s %s %q", r.Status, r.ErrorCode, r.Warnings)
+	}
+}
+
 func TestWhatIsMissingIsSaid(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -38,6 +38,7 @@ type Plan struct {
 	Mode          Mode        `json:"mode"`
 	StrictRequire []Dimension `json:"strict_require,omitempty"`
 	CgroupVersion int         `json:"cgroup_version"`
+	Systemd       bool        `json:"systemd,omitempty"` // the container's cgroup is a unit of systemd, or below one
 	Profile       string      `json:"profile,omitempty"`
 	Entries       []Entry     `json:"entries"` // one for each of Keys, in that order
 

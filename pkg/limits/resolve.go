@@ -71,6 +71,7 @@ func (r *resolver) resolve() (*Plan, error) {
 		Mode:          r.policy.Mode,
 		StrictRequire: r.policy.StrictRequire,
 		CgroupVersion: r.host.CgroupVersion,
+		Systemd:       r.host.Systemd,
 		Profile:       r.req.Profile,
 		Entries:       make([]Entry, 0, len(Keys)),
 	}

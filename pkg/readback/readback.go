@@ -104,6 +104,11 @@ func (r *reader) readCgroupOf(pid int) error {
 	if err != nil {
 		return err
 	}
+	if r.plan.Systemd {
+		if err := cg.FindUnit(); err != nil {
+			return err
+		}
+	}
 	paths := cg.Paths()
 	r.report.Cgroup = &paths
 	all, err := cg.EffectiveAll()

@@ -201,6 +201,27 @@ func TestWhatDoesNotHold(t *testing.T) {
 	}
 }
 
+// TestCrunInAScope has the limits twice, in the scope and in crun's cgroup below it.
+// Nothing above the sandbox has a limit of memory.
+func TestCrunInAScope(t *testing.T) {
+	root := cgrouptest.Tree(t, "v2")
+	const inner = dir + "container/"
+	cgrouptest.Write(t, root, "proc/42/cgroup", "0::/system.slice/docker-0123456789ab.scope/container\n")
+	for file, content := range map[string]string{
+		"cgroup.procs": "42\n", "memory.max": "536870912\n", "memory.swap.max": "0\n", "memory.oom.group": "1\n", "pids.max": "2048\n", "cpu.max": "150000 100000\n",
+	} {
+		cgrouptest.Write(t, root, inner+file, content)
+	}
+	plan := planOf(t, 2, nil)
+	for _, systemd := range []bool{false, true} {
+		plan.Systemd = systemd
+		got := readTree(root, plan, pid)
+		if got.Held.MemoryAbove == systemd || (got.Cgroup.Unit != nil) != systemd || !got.Held.GroupKill {
+			t.Errorf("systemd %t: held %+v, unit %v", systemd, got.Held, got.Cgroup.Unit)
+		}
+	}
+}
+
 // TestNoFileAnywhere is a kernel without the controller, from the cgroup up to
 // the root.
 func TestNoFileAnywhere(t *testing.T) {

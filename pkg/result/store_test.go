@@ -333,7 +333,7 @@ func TestPutModeUnderAnyUmask(t *testing.T) {
 func TestAlso(t *testing.T) {
 	other := result.Store{Dir: t.TempDir()}
 	put(t, other, of("a", 3*time.Minute), of("b", 2*time.Minute))
-	s := result.Store{Dir: filepath.Join(t.TempDir(), "results"), Max: 1, MaxAge: time.Second, Also: []string{other.Dir, filepath.Join(other.Dir, "none")}}
+	s := result.Store{Dir: filepath.Join(t.TempDir(), "results"), Max: 1, MaxAge: time.Minute, Also: []string{other.Dir, filepath.Join(other.Dir, "none")}}
 	put(t, s, of("a", 0))
 	all, err := s.All()
 	if err != nil || len(all) != 3 || all[0].ID != "a" || all[1].ID != "b" {

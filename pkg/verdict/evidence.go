@@ -12,6 +12,9 @@ type Evidence struct {
 	// of the cgroup and all below it. On cgroup v1 only Memory is there.
 	Memory     *MemoryEvents `json:"memory_events_local,omitempty"`
 	MemoryTree *MemoryEvents `json:"memory_events,omitempty"`
+	// KernelLog says that a cgroup was gone with its counters, and that what
+	// memory has of a kill is what the kernel's log says of it.
+	KernelLog bool `json:"kernel_log,omitempty"`
 
 	// PidsMax counts the forks that the sandbox's pids.max refused:
 	// pids.events.local since Linux 6.11, before that and on v1 pids.events of

@@ -55,12 +55,14 @@ func TestStepIsTimedWithoutWhatIsAround(t *testing.T) {
 		then:   []func() error{note("then", 0)},
 		after:  note("after", 200*time.Millisecond),
 	}
+	began := time.Now()
 	took, parts, err := s.time()
+	all := time.Since(began)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took >= 200*time.Millisecond || len(parts) != 2 {
-		t.Errorf("took %v in %d parts", took, len(parts))
+	if took > all-400*time.Millisecond || len(parts) != 2 { // whatever else the machine does
+		t.Errorf("took %v of %v in %d parts", took, all, len(parts))
 	}
 	if got := strings.Join(order, " "); got != "before then after" {
 		t.Errorf("done in the order %s", got)

@@ -325,11 +325,12 @@ func (c *Container) begin(w way) {
 		}
 	case byRun:
 		c.main = launch(c.t, c.command("run", "--bundle", c.Bundle, "--pid-file", c.PidFile, c.ID))
-		eventually(c.t, 30*time.Second, func() string {
-			if c.main.over() || exists(c.PidFile) {
-				return ""
+		eventually(c.t, 60*time.Second, func() string {
+			// crun makes the file before it writes into it.
+			if data, _ := os.ReadFile(c.PidFile); len(data) == 0 && !c.main.over() {
+				return "run has not written the pid file"
 			}
-			return "run has not written the pid file"
+			return ""
 		})
 	}
 }
@@ -397,7 +398,7 @@ func (c *Container) specText() string {
 // printed waits until the container has printed a text.
 func (c *Container) printed(text string) {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if out := c.main.output(); !strings.Contains(out.Stdout, text) {
 			return fmt.Sprintf("the container has not printed %q: %v", text, out)
 		}

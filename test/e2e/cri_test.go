@@ -36,12 +36,14 @@ import (
 // The door of Kubernetes: containerd's CRI, driven as a kubelet does.
 
 const (
-	cri        feature = "cri"        // a containerd that speaks to Kubernetes, and its client
-	configBody feature = "configbody" // it hands on settings that stand in its own file
+	cri feature = "cri" // a containerd that speaks to Kubernetes, and its client
+	// containerd 2: it hands on settings that stand in its own file, and a file that
+	// it imports adds to the others' settings. Older ones do neither.
+	containerd2 feature = "containerd2"
 )
 
 func init() {
-	features[configBody] = sync.OnceValue(func() error {
+	features[containerd2] = sync.OnceValue(func() error {
 		d, err := containerdDefaults()
 		if err == nil && d.version < 3 {
 			err = fmt.Errorf("its configuration is of version %d", d.version)
@@ -426,7 +428,7 @@ func (p *Pod) remove() {
 // nothingLeft waits until nothing is left of a container or a pod.
 func (p *Pod) nothingLeft(id string) {
 	p.t.Helper()
-	eventually(p.t, 20*time.Second, func() string {
+	eventually(p.t, 60*time.Second, func() string {
 		for _, path := range append([]string{p.bundle(id), filepath.Join(p.Root, id), state.Store{Dir: p.State}.Path(p.Root, id)}, p.below(id)...) {
 			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Sprintf("%s is left: %v", path, err)
@@ -565,6 +567,13 @@ const (
 	podBomb  = "until [ -e /go ]; do sleep 0.05; done; exec tail /dev/zero"
 )
 
+// setOff lets a podBomb go off, from outside: what is in the container may be killed
+// with it.
+func setOff(t *testing.T, pid int) {
+	t.Helper()
+	writeFile(t, fmt.Sprintf("/proc/%d/root/go", pid), "")
+}
+
 // A pod with two containers that have different limits: each has its own, the
 // pause container none; one runs out of memory and the other goes on.
 func TestCRIPod(t *testing.T) {
@@ -604,7 +613,7 @@ func TestCRIPod(t *testing.T) {
 		t.Errorf("ContainerStats: %v", stats)
 	}
 
-	tool.exec("touch /go")
+	setOff(t, tool.pid())
 	s := tool.ended()
 	if s.GetReason() != "OOMKilled" || s.GetExitCode() != 137 {
 		t.Errorf("the tool's status is %q with %d, want OOMKilled with 137", s.GetReason(), s.GetExitCode())
@@ -659,7 +668,7 @@ func TestCRILimitOfThePod(t *testing.T) {
 			t.Errorf("%s: the report says %+v, want %s of %s", dimension, e, want, p.Parent)
 		}
 	}
-	bomb.exec("touch /go")
+	setOff(t, bomb.pid())
 	if s := bomb.ended(); s.GetExitCode() != 137 {
 		t.Errorf("the container ended with %d", s.GetExitCode())
 	}
@@ -755,7 +764,7 @@ func TestCRIResize(t *testing.T) {
 					t.Errorf("the status has %v, want %+v", told, size)
 				}
 			}
-			member.exec("touch /go")
+			setOff(t, member.pid())
 			if s := member.ended(); s.GetReason() != "OOMKilled" {
 				t.Errorf("the status is %q with %d", s.GetReason(), s.GetExitCode())
 			}
@@ -776,12 +785,12 @@ func TestCRIRestart(t *testing.T) {
 	agent := p.container("agent", podSleep, kubeletResources(64*mib, 0), nil)
 	early := p.container("early", podBomb, kubeletResources(64*mib, 0), nil)
 	late := p.container("late", podBomb, kubeletResources(64*mib, 0), nil)
-	early.exec("(sleep 0.5; touch /go) >/dev/null 2>&1 &")
 	pid := early.pid()
 	if err := c.containerd.stop(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 30*time.Second, func() string {
+	setOff(t, pid)
+	eventually(t, 60*time.Second, func() string {
 		if alive(pid) {
 			return "the bomb has not gone off"
 		}
@@ -793,7 +802,7 @@ func TestCRIRestart(t *testing.T) {
 	if out := agent.exec("echo alive"); out.Stdout != "alive\n" {
 		t.Errorf("the agent did not go on: %v", out)
 	}
-	late.exec("touch /go")
+	setOff(t, late.pid())
 	for _, bomb := range []*PodContainer{early, late} {
 		s := bomb.ended()
 		r := c.result(bomb.ID)
@@ -808,7 +817,7 @@ func TestCRIRestart(t *testing.T) {
 
 // Settings can stand in containerd's own file.
 func TestCRISettingsInContainerdsFile(t *testing.T) {
-	need(t, configBody)
+	need(t, containerd2)
 	p := newCRI(t).pod(criInline, nil)
 	if have := p.container("plain", podSleep, kubeletResources(0, 0), nil).limits(); have.Memory != 96*mib || have.Pids != 77 {
 		t.Errorf("the container has %+v", have)
@@ -904,7 +913,7 @@ func TestCRIRunc(t *testing.T) {
 	if have := member.limits(); have.Pids != unlimited || have.Memory != unlimited {
 		t.Errorf("the container has %+v", have)
 	}
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if text := member.log("plain"); !strings.Contains(text, "hello") {
 			return fmt.Sprintf("the log has %q", text)
 		}

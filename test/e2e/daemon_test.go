@@ -436,7 +436,7 @@ func (e *engine) stop() error {
 	e.unmount()
 	e.removeCgroups()
 	if e.driver == systemdUnit {
-		problems = append(problems, exec.Command("systemctl", "stop", e.cgroupParent()).Run())
+		problems = append(problems, stopSlice())
 	}
 	return errors.Join(append(problems, os.RemoveAll(e.dir), os.RemoveAll(e.disk))...)
 }
@@ -586,7 +586,7 @@ func (d *Docker) held(runtimeName, flags, script string) *DockerContainer {
 		d.t.Fatal(err)
 	}
 	c.main, c.stdin = launch(d.t, cmd), stdin
-	eventually(d.t, 30*time.Second, func() string {
+	eventually(d.t, 60*time.Second, func() string {
 		out := c.main.output()
 		if c.main.over() {
 			d.t.Fatalf("docker run: %v", out)
@@ -678,7 +678,7 @@ func (c *DockerContainer) processes() []int {
 // removed.
 func (c *DockerContainer) allGone() {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if file := c.Cgroup.file("pids.max"); exists(file) {
 			return fmt.Sprintf("%s is still there, with processes %v", filepath.Dir(file), c.processes())
 		}
@@ -691,7 +691,7 @@ func (c *DockerContainer) allGone() {
 func (c *DockerContainer) verdict() *result.Result {
 	c.t.Helper()
 	var r *result.Result
-	eventually(c.t, 20*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		var out Output
 		if r, out = c.inspect(c.ID); r == nil {
 			return fmt.Sprintf("agentbox inspect %s: %v", c.ID, out)

@@ -138,7 +138,7 @@ func TestContainerdSnapshotIORateHolds(t *testing.T) {
 		return amount * mib / took(t, out.Stdout).Seconds()
 	})
 	var r *result.Result
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if r, _ = d.inspect(name); r == nil || r.FinishedAt == nil {
 			return fmt.Sprintf("the container has no result: %+v", r)
 		}

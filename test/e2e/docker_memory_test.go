@@ -80,7 +80,7 @@ func TestDockerOOMOfOneProcess(t *testing.T) {
 			c.letGo()
 			if tc.stop {
 				c.waitForKill()
-				d.do("stop", "--time", "10", c.Name)
+				d.do("stop", "--time", "50", c.Name)
 			}
 			out := c.ends()
 			if out.Code != tc.code {
@@ -104,7 +104,7 @@ func (c *DockerContainer) waitForKill() {
 	if !has(cgroup2) {
 		file = "memory.oom_control"
 	}
-	eventually(c.t, 30*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if c.Cgroup.field(file, "oom_kill") == 0 {
 			return "the kernel has killed nothing for memory"
 		}
@@ -137,7 +137,7 @@ func TestDockerEndWithoutOOM(t *testing.T) {
 		if r, out := d.inspect(c.Name); r == nil || r.Status != verdict.Running || r.ErrorCode != "" {
 			t.Errorf("the container lives, and agentbox inspect says %v", out)
 		}
-		d.do("stop", c.Name)
+		d.do("stop", "--time", "50", c.Name)
 		c.wantEndWithoutOOM("0")
 	})
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // A fork bomb fills its own container and nothing else: `command eval` keeps the
-// shell alive where a fork is refused.
-const forkBomb = `f() { while :; do command eval 'f &' 2>/dev/null; done; }; f & while :; do sleep 1000; done`
+// shell alive where a fork is refused. The first process forks once: the bomb may
+// be faster than anything it does afterwards.
+const forkBomb = `f() { while :; do command eval 'f &' 2>/dev/null; done; }; f & wait`
 
 // The neighbour of a fork bomb goes on as if it were not there. What else this
 // machine does can slow a measurement down as much as a bomb could, so each
@@ -96,7 +97,7 @@ func TestDockerForkBombsAreBounded(t *testing.T) {
 			c := newDocker(t).held("agentbox", "--pids-limit 128", tc.script)
 			c.letGo()
 			most := 0
-			eventually(t, 30*time.Second, func() string {
+			eventually(t, 60*time.Second, func() string {
 				most = max(most, len(c.processes()))
 				if c.refused() == 0 {
 					return fmt.Sprintf("no fork was refused; %d processes at most", most)
@@ -131,7 +132,7 @@ func (c *DockerContainer) medianExec() time.Duration {
 // full waits until the container has as many processes as it may.
 func (c *DockerContainer) full(limit int64) {
 	c.t.Helper()
-	eventually(c.t, 30*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if n := c.Cgroup.number("pids.current"); n < limit || c.refused() == 0 {
 			return fmt.Sprintf("%d processes and %d refused forks", n, c.refused())
 		}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -41,12 +40,12 @@ var dockerVerbs = [][]string{
 	{"LIMITS"},
 	{"kill", "--signal", "USR1", "NAME"},
 	{"AWAIT", "user signal"},
-	{"stop", "--time", "10", "NAME"},
+	{"stop", "--time", "50", "NAME"},
 	{"wait", "NAME"},
 	{"logs", "NAME"},
 	{"exec", "NAME", "true"},
 	{"start", "NAME"},
-	{"restart", "--time", "10", "NAME"},
+	{"restart", "--time", "50", "NAME"},
 	{"exec", "NAME", "cat", "/tmp/copied"},
 	{"kill", "NAME"},
 	{"wait", "NAME"},
@@ -96,7 +95,7 @@ func (c *DockerContainer) answer(runtimeName string, verb []string) string {
 		l.GroupKill = false // runc leaves it off
 		return fmt.Sprintf("%+v", l)
 	case "AWAIT":
-		eventually(c.t, 20*time.Second, func() string {
+		eventually(c.t, 60*time.Second, func() string {
 			if logs := c.do("logs", c.Name); !strings.Contains(logs, verb[1]) {
 				return fmt.Sprintf("the log of the container has no %q: %s", verb[1], logs)
 			}
@@ -122,17 +121,13 @@ func (c *DockerContainer) answer(runtimeName string, verb []string) string {
 
 // The terminal of a container is the user's, its size included.
 func TestDockerAttachToATerminal(t *testing.T) {
-	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; exit 5`)
-	user, terminal := openTerminal(t)
-	defer terminal.Close()
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 100}); err != nil {
+	c := newDocker(t).detached("agentbox", "--interactive --tty", `read x; stty size; echo "got $x"; read x; exit 5`)
+	screen := openScreen(t)
+	if err := unix.IoctlSetWinsize(int(screen.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 100}); err != nil {
 		t.Fatal(err)
 	}
-	cmd := c.cli("attach", c.Name)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	attached := launch(t, cmd)
-	eventually(t, 20*time.Second, func() string {
+	attached := screen.launch(c.cli("attach", c.Name))
+	eventually(t, 60*time.Second, func() string {
 		if got := c.about("{{.State.Running}}"); got != "true" || attached.over() {
 			t.Fatalf("the container ended before it was asked for anything")
 		}
@@ -141,18 +136,11 @@ func TestDockerAttachToATerminal(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := user.WriteString("hello\r"); err != nil {
-		t.Fatal(err)
-	}
-	if out := attached.wait(20 * time.Second); out.Code != 5 {
+	screen.typed("hello\r")
+	screen.see("40 100\r\n")
+	screen.see("got hello\r\n")
+	screen.typed("\r")
+	if out := attached.wait(60 * time.Second); out.Code != 5 {
 		t.Errorf("docker attach ended with %d, want 5", out.Code)
-	}
-	seen := make([]byte, 4096)
-	n, err := user.Read(seen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := string(seen[:n]); !strings.Contains(got, "40 100\r\n") || !strings.Contains(got, "got hello\r\n") {
-		t.Errorf("the user saw %q", got)
 	}
 }

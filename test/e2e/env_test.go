@@ -262,6 +262,10 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // scaled is a time limit for this machine.
 func scaled(d time.Duration) time.Duration { return d * time.Duration(*slowFlag) }
 
+// attempts of a measurement that a busy machine can spoil in one direction. What is
+// off in the other direction fails at once.
+const attempts = 8
+
 // eventually polls until done returns "", and fails with the last answer, which
 // says what is still missing.
 func eventually(t *testing.T, limit time.Duration, done func() string) {

@@ -87,7 +87,7 @@ func (d *Docker) reload(want bool) {
 	if err := d.docker.cmd.Process.Signal(unix.SIGHUP); err != nil {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, 30*time.Second, func() string {
+	eventually(d.t, 60*time.Second, func() string {
 		runtimes := d.do("info", "--format", "{{json .Runtimes}}")
 		if strings.Contains(runtimes, `"agentbox"`) != want {
 			return "after the reload Docker has the runtimes " + runtimes
@@ -225,7 +225,7 @@ type plainContainerd struct {
 
 func newPlainContainerd(t *testing.T) *plainContainerd {
 	t.Helper()
-	need(t, docker, runc)
+	need(t, cri, runc)
 	e := &engine{dir: tempDir(t), path: os.Getenv("PATH")}
 	c := &plainContainerd{engine: e, t: t, file: e.file("config.toml")}
 	writeFile(t, c.file, criConfig(e.dir))
@@ -307,7 +307,7 @@ func (c *plainContainerd) handler() map[string]any {
 func TestInstallContainerd(t *testing.T) {
 	c := newPlainContainerd(t)
 	if cri := c.up(); cri != "ok" {
-		t.Skip("Kubernetes' part of containerd does not load on this machine: " + cri)
+		t.Fatalf("without agentbox, Kubernetes' part is in the state %s", cri)
 	}
 	before, program := readFile(t, c.file), c.program(t, "bin")
 	if h := c.handler(); h != nil {
@@ -326,7 +326,7 @@ func TestInstallContainerd(t *testing.T) {
 	}
 	c.runs("--runtime", h["runtime_type"].(string), "--runc-binary", program)
 
-	if without := withoutRunc(t, c.file); major(t) < 2 {
+	if without := withoutRunc(t, c.file); !has(containerd2) {
 		installed := readFile(t, c.file)
 		writeFile(t, c.file, without)
 		if cri := c.up(); cri != "error" {
@@ -382,24 +382,13 @@ func (c *plainContainerd) runs(flags ...string) (id string) {
 	return id
 }
 
-// needShim skips a test where only the runtime was built.
-func needShim(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(bin, install.ShimName)
-	if !exists(path) {
-		gate.note(t, "needs "+install.ShimName)
-		t.Skip("the shim was not built")
-	}
-	return path
-}
-
 // With the shim installed, containerd starts it by the path that it is told, from
 // wherever it is.
 func TestInstallContainerdShim(t *testing.T) {
 	c := newPlainContainerd(t)
-	shim := needShim(t)
+	shim := filepath.Join(bin, install.ShimName)
 	if cri := c.up(); cri != "ok" {
-		t.Skip("Kubernetes' part of containerd does not load on this machine: " + cri)
+		t.Fatalf("without agentbox, Kubernetes' part is in the state %s", cri)
 	}
 	c.mustAgentbox(t, "Changed", "install", "containerd", "--file", c.file, "--program", runtimePath())
 	if cri := c.up(); cri != "ok" {
@@ -421,7 +410,7 @@ func TestInstallContainerdShim(t *testing.T) {
 // Docker starts the shim itself, from 23 on.
 func TestInstallDockerShim(t *testing.T) {
 	need(t, annotations) // Docker 24
-	shim := needShim(t)
+	shim := filepath.Join(bin, install.ShimName)
 	d := newPlainDocker(t)
 	file := d.file("daemon.json")
 	before := readFile(t, file)
@@ -453,18 +442,6 @@ func TestInstallDockerShim(t *testing.T) {
 	}
 }
 
-func major(t *testing.T) int {
-	t.Helper()
-	out, err := exec.Command("containerd", "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(out), " 1.") || strings.Contains(string(out), " v1.") {
-		return 1
-	}
-	return 2
-}
-
 // withoutRunc is the file without the table of runc that was added beside ours.
 func withoutRunc(t *testing.T, file string) string {
 	t.Helper()
@@ -480,11 +457,8 @@ func withoutRunc(t *testing.T, file string) string {
 // On containerd 2, whose file imports a folder, agentbox has a file of its own
 // there, and the settings of the others stay.
 func TestInstallContainerdDropIn(t *testing.T) {
+	need(t, containerd2)
 	c := newPlainContainerd(t)
-	if major(t) < 2 {
-		gate.note(t, "needs containerd 2")
-		t.Skip("containerd 1 replaces all settings of a plugin by those of an imported file")
-	}
 	main := fmt.Sprintf("version = 3\nimports = [%q]\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.other]\nruntime_type = 'io.containerd.runc.v2'\n", c.engine.file("conf.d/*.toml"))
 	writeFile(t, c.file, main)
 	c.mustAgentbox(t, c.engine.file("conf.d/50-agentbox.toml"), "install", "containerd", "--file", c.file, "--program", c.program(t, "bin"))

@@ -99,7 +99,7 @@ func noLook(*Container) {}
 // machine is busy with something else, so that is tried again.
 func wantRate(t *testing.T, what string, limit, above, below float64, measure func() float64) {
 	t.Helper()
-	for range 4 {
+	for range attempts {
 		off := measure()/limit - 1
 		t.Logf("%s: %+.1f %% off the limit", what, 100*off)
 		if off > above {
@@ -111,6 +111,20 @@ func wantRate(t *testing.T, what string, limit, above, below float64, measure fu
 		}
 	}
 	t.Errorf("%s: more than %.0f %% below the limit each time", what, 100*below)
+}
+
+// wantFaster is the control of wantRate: without a limit the same is twice as fast
+// at least, unless the machine is busy with something else, so it is tried again.
+func wantFaster(t *testing.T, what string, limit float64, measure func() float64) {
+	t.Helper()
+	for range attempts {
+		times := measure() / limit
+		t.Logf("%s without a limit: %.1f times the limit", what, times)
+		if times >= 2 {
+			return
+		}
+	}
+	t.Errorf("%s are not much faster without a limit, so that the limit proves nothing", what)
 }
 
 // What goes to a disk takes its time, whatever lies between the disk and the
@@ -131,13 +145,10 @@ func TestIORateHoldsOnEveryStorage(t *testing.T) {
 				})
 			}
 			// Without the limit it is faster, so that it was the limit that was measured.
-			for _, w := range ioWays[:1] {
-				got := free.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "") })
-				t.Logf("%s without a limit: %.0f MiB/s", w.name, got/mib)
-				if got < 2*slowRate {
-					t.Errorf("%s without a limit at %.2f MiB/s: the limit of 20 proves nothing", w.name, got/mib)
-				}
-			}
+			w := ioWays[0]
+			wantFaster(t, w.name, slowRate, func() float64 {
+				return free.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "") })
+			})
 		})
 	}
 }
@@ -225,11 +236,7 @@ func TestIOOperationsHold(t *testing.T) {
 		wantRate(t, w.name, perSecond, w.above, w.below, func() float64 {
 			return b.rate(s, w, func(c *Container) { c.wantRates(s.Disk, "rbps=max wbps=max riops=200 wiops=200") })
 		})
-		unlimited := free.rate(s, w, noLook)
-		t.Logf("%s without a limit: %.0f per second", w.name, unlimited)
-		if unlimited < 2*perSecond {
-			t.Errorf("%s without a limit at %.1f per second: the limit proves nothing", w.name, unlimited)
-		}
+		wantFaster(t, w.name, perSecond, func() float64 { return free.rate(s, w, noLook) })
 	}
 }
 
@@ -238,6 +245,27 @@ func TestIOOperationsHold(t *testing.T) {
 // cgroup v2 that is still held to its rate, on v1 it is not.
 func TestReportSaysWhichWritesCount(t *testing.T) {
 	need(t, runc, ioLimit)
+	const above = 1.1 * slowRate
+	got, counted := bufferedRate(t)
+	for range attempts { // a busy machine may be as slow as the limit, which is no answer
+		if has(cgroup2) || got >= above {
+			break
+		}
+		got, counted = bufferedRate(t)
+	}
+	all := strings.HasPrefix(counted, "reads and all writes (")
+	if all != has(cgroup2) {
+		t.Errorf("the report says %q on cgroup v%d", counted, cgroupVersion())
+	}
+	if held := got < above; held != all {
+		t.Errorf("%.1f MiB/s with a limit of 20, and the report says %q", got/mib, counted)
+	}
+}
+
+// bufferedRate writes into the page cache in a container with a limit, waits until
+// that is on the disk, and returns bytes per second and what the report says.
+func bufferedRate(t *testing.T) (rate float64, counted string) {
+	t.Helper()
 	dir := onDiskDir(t)
 	const amount = 60
 	c := newBox(t, "runc", slowIO).heldContainer(fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; echo written; sleep 1000", amount), withData(dir))
@@ -246,7 +274,6 @@ func TestReportSaysWhichWritesCount(t *testing.T) {
 	if len(disks) == 0 {
 		t.Fatalf("%s is on no disk: %+v", dir, c.result().Enforcement["io"])
 	}
-	counted := disks[0].Counted
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -259,16 +286,10 @@ func TestReportSaysWhichWritesCount(t *testing.T) {
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		t.Fatal(err)
 	}
-	got := float64(amount*mib) / time.Since(began).Seconds()
-	t.Logf("written to the page cache in %v, to the disk at %.1f MiB/s with a limit of 20; the report: %s", buffered.Round(time.Millisecond), got/mib, counted)
-	all := strings.HasPrefix(counted, "reads and all writes (")
-	if all != (cgroupVersion() == 2) {
-		t.Errorf("the report says %q on cgroup v%d", counted, cgroupVersion())
-	}
-	if held := got < 1.1*slowRate; held != all {
-		t.Errorf("%.1f MiB/s with a limit of 20, and the report says %q", got/mib, counted)
-	}
+	rate = float64(amount*mib) / time.Since(began).Seconds()
+	t.Logf("written to the page cache in %v, to the disk at %.1f MiB/s with a limit of 20; the report: %s", buffered.Round(time.Millisecond), rate/mib, disks[0].Counted)
 	c.must("delete", "--force", c.ID)
+	return rate, disks[0].Counted
 }
 
 // onDiskDir is a folder on a disk, which is removed at the end of the test.
@@ -284,59 +305,6 @@ func onDiskDir(t *testing.T) string {
 		}
 	})
 	return dir
-}
-
-// A neighbour on the same file system waits for its fsync as long as the hog is
-// allowed to make it wait.
-func TestNeighboursFsyncBesideAWriter(t *testing.T) {
-	need(t, runc, spare, ioLimit)
-	s := storages(t)[0]
-	alone := fsyncLatency(t, s.Dir)
-	t.Logf("fsync of a neighbour alone: %v", alone)
-	for _, c := range []struct{ name, config string }{{"with the limit", slowIO}, {"without a limit", freeIO}} {
-		// A writer that does not end before the measurement.
-		script := "while :; do dd if=/dev/zero of=/data/hog bs=1M count=100 conv=fsync 2>/dev/null; done"
-		hog := newBox(t, "runc", c.config).container(sh("echo started; "+script), withData(s.Dir))
-		hog.begin(byCreate)
-		hog.printed("started")
-		time.Sleep(500 * time.Millisecond)
-		t.Logf("fsync of a neighbour beside a writer %s: %v", c.name, fsyncLatency(t, s.Dir))
-		hog.must("delete", "--force", hog.ID)
-	}
-}
-
-// latency is a median and the slowest of a hundred.
-type latency struct {
-	median, p99 time.Duration
-	samples     int
-}
-
-func (l latency) String() string {
-	return fmt.Sprintf("median %v, 99th of 100 %v (%d writes)", l.median.Round(10*time.Microsecond), l.p99.Round(10*time.Microsecond), l.samples)
-}
-
-// fsyncLatency writes a block and waits for it, again and again for a while.
-func fsyncLatency(t *testing.T, dir string) latency {
-	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "neighbour"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	var samples []time.Duration
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end) || len(samples) < 20; {
-		if _, err := f.WriteAt(make([]byte, 4096), int64(len(samples)%256)*4096); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		if err := unix.Fsync(int(f.Fd())); err != nil {
-			t.Fatal(err)
-		}
-		samples = append(samples, time.Since(began))
-		time.Sleep(5 * time.Millisecond)
-	}
-	slices.Sort(samples)
-	return latency{samples[len(samples)/2], samples[len(samples)*99/100], len(samples)}
 }
 
 // Whatever device a request names, the container starts: the limit is on the disk

@@ -51,7 +51,7 @@ func TestDeleteOfARunningContainerIsRefusedAndChangesNothing(t *testing.T) {
 			t.Errorf("it does not count as running any more: %s", describe(r))
 		}
 		c.must("kill", c.ID, "KILL")
-		c.waitGone(10 * time.Second)
+		c.waitGone(60 * time.Second)
 		c.delete()
 		if n := len(c.kept(c.ID)); n != 1 {
 			t.Errorf("%d results are kept", n)
@@ -77,7 +77,7 @@ func TestReportFollowsTheLifeOfAContainer(t *testing.T) {
 		}
 		sameAsReport(t, r, c.limits())
 		c.must("kill", c.ID, "KILL")
-		c.waitGone(10 * time.Second)
+		c.waitGone(60 * time.Second)
 		if r := c.result(); r.Status != verdict.Ended {
 			t.Errorf("after its end: %s", describe(r))
 		}
@@ -355,7 +355,7 @@ func TestSoakRuntimeKilledAtAnyMoment(t *testing.T) {
 			p := launch(t, b.command(args...))
 			if i == 0 {
 				at := time.Now()
-				eventually(t, 30*time.Second, func() string {
+				eventually(t, 60*time.Second, func() string {
 					if !exists(c.PidFile) {
 						return "no pid file"
 					}
@@ -366,10 +366,10 @@ func TestSoakRuntimeKilledAtAnyMoment(t *testing.T) {
 				time.Sleep(rand.N(usual * 5 / 4)) // the moment, not a wait for anything
 			}
 			kill(t, p.cmd.Process.Pid, unix.SIGKILL)
-			p.wait(10 * time.Second)
+			p.wait(60 * time.Second)
 
 			// The low-level runtime's init may be without limits, and ends.
-			eventually(t, 10*time.Second, func() string {
+			eventually(t, 60*time.Second, func() string {
 				for _, pid := range membersOf(c.ID) {
 					if n, ok := pidsMaxOf(pid); ok && n != "99" {
 						return fmt.Sprintf("round %d: process %d runs with pids.max %s", i, pid, n)
@@ -439,7 +439,7 @@ func pidsMaxOf(pid int) (string, bool) {
 // be told to go on. The user's program must not be among it.
 func removeRemains(t *testing.T, c *Container) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		pids := membersOf(c.ID)
 		for _, pid := range pids {
 			cmdline, _ := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
@@ -491,7 +491,7 @@ func forcedDeleteOfALostSandbox(t *testing.T, lowLevel string, w way, lose func(
 	pid := c.pid()
 	if w == byRun { // nor its wrapper
 		kill(t, c.main.cmd.Process.Pid, unix.SIGKILL)
-		c.main.wait(10 * time.Second)
+		c.main.wait(60 * time.Second)
 	}
 	if err := lose(filepath.Join(b.Root, c.ID)); err != nil {
 		t.Fatal(err)

@@ -159,7 +159,7 @@ func tearDown() bool {
 // has just been ended may take a moment to go.
 func leftovers() []string {
 	var left []string
-	for deadline := time.Now().Add(scaled(3 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(scaled(30 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
 		left = append(leftProcesses(), leftMounts()...)
 		left = append(left, leftCgroups()...)
 		left = append(left, leftFiles()...)

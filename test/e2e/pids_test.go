@@ -69,7 +69,7 @@ func TestForkBombIsBounded(t *testing.T) {
 		c.release()
 
 		most := int64(0)
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, 60*time.Second, func() string {
 			most = max(most, cg.number("pids.current"))
 			if refused := cg.field("pids.events", "max"); refused == 0 {
 				return "no fork was refused"

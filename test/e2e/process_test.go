@@ -122,7 +122,7 @@ func TestSignalToAForegroundRunReachesTheContainer(t *testing.T) {
 // An engine gets the terminal of a container through a socket.
 func TestConsoleSocketGetsTheTerminal(t *testing.T) {
 	eachRuntime(t, func(t *testing.T, lowLevel string) {
-		c := newBox(t, lowLevel).container(sh("tty; read line; echo got $line"), with(true, "process", "terminal"))
+		c := newBox(t, lowLevel).container(sh("tty; read line; echo got $line; read line"), with(true, "process", "terminal"))
 		socket := filepath.Join(tempDir(t), "console")
 		listener, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -139,17 +139,14 @@ func TestConsoleSocketGetsTheTerminal(t *testing.T) {
 		if out := c.main.wait(30 * time.Second); out.Code != 0 {
 			t.Fatal(out)
 		}
-		terminal := receiveFile(t, listener)
+		screen := &Screen{t: t, master: receiveFile(t, listener)}
 		c.start()
-		if _, err := terminal.WriteString("hello\n"); err != nil {
-			t.Fatal(err)
-		}
-		screen := readScreen(t, terminal)
-		c.waitGone(10 * time.Second)
+		screen.see("/dev/pts/0")
+		screen.typed("hello\n")
+		screen.see("got hello")
+		screen.typed("\n")
+		c.waitGone(60 * time.Second)
 		c.delete()
-		if !strings.Contains(screen, "/dev/pts/0") || !strings.Contains(screen, "got hello") {
-			t.Errorf("the terminal shows %q", screen)
-		}
 	})
 }
 
@@ -181,24 +178,6 @@ func receiveFile(t *testing.T, listener int) *os.File {
 	f := os.NewFile(uintptr(fds[0]), "terminal")
 	t.Cleanup(func() { _ = f.Close() })
 	return f
-}
-
-// readScreen reads from a terminal until its last user is gone, which is an error
-// there.
-func readScreen(t *testing.T, terminal *os.File) string {
-	t.Helper()
-	if err := terminal.SetReadDeadline(time.Now().Add(scaled(20 * time.Second))); err != nil {
-		t.Fatal(err)
-	}
-	var screen strings.Builder
-	buf := make([]byte, 4096)
-	for {
-		n, err := terminal.Read(buf)
-		screen.Write(buf[:n])
-		if err != nil {
-			return screen.String()
-		}
-	}
 }
 
 // A person runs a container in a terminal: keys, Ctrl-C and the exit code.
@@ -249,7 +228,7 @@ func (s *Screen) launch(cmd *exec.Cmd) *Process {
 // see waits until the terminal has shown a text.
 func (s *Screen) see(text string) {
 	s.t.Helper()
-	eventually(s.t, 20*time.Second, func() string {
+	eventually(s.t, 60*time.Second, func() string {
 		_ = s.master.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		buf := make([]byte, 4096)
 		n, _ := s.master.Read(buf)
@@ -336,7 +315,7 @@ func TestSoakStartDiesWithItsParent(t *testing.T) {
 		for range rounds(5) {
 			pid := 0
 			dieAfter(t, b.command(append(verb, "--bundle", c.Bundle, c.ID)...), func() {
-				eventually(t, 20*time.Second, func() string {
+				eventually(t, 60*time.Second, func() string {
 					if !exists(pidFile) {
 						return "the low-level runtime was not called"
 					}
@@ -346,7 +325,7 @@ func TestSoakStartDiesWithItsParent(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			eventually(t, 10*time.Second, func() string {
+			eventually(t, 60*time.Second, func() string {
 				if alive(pid) {
 					return fmt.Sprintf("the low-level runtime, %d, outlived the caller", pid)
 				}

@@ -163,7 +163,7 @@ func TestBrokenConfigurationDoesNotKeepContainersFromBeingStopped(t *testing.T) 
 			t.Errorf("state: %v", out)
 		}
 		c.must("kill", c.ID, "KILL")
-		c.waitGone(10 * time.Second)
+		c.waitGone(60 * time.Second)
 		c.delete()
 		if r := c.kept(c.ID); len(r) != 1 {
 			t.Errorf("%d results are kept", len(r))
@@ -355,7 +355,7 @@ func TestOffModeChangesNothingAndReports(t *testing.T) {
 		before := c.specText()
 		c.begin(w)
 		if w == byRun {
-			eventually(t, 10*time.Second, func() string { // the user's program runs
+			eventually(t, 60*time.Second, func() string { // the user's program runs
 				if adj := readFile(t, "/proc/"+itoa(c.pid())+"/comm"); strings.TrimSpace(adj) != "sh" {
 					return "the program is " + adj
 				}

@@ -139,7 +139,7 @@ func (c *Ctr) watch() {
 	c.t.Helper()
 	c.events = launch(c.t, c.ctr("events"))
 	n := 0
-	eventually(c.t, 30*time.Second, func() string { // it does not say when it listens
+	eventually(c.t, 60*time.Second, func() string { // it does not say when it listens
 		n++
 		c.call("namespaces", "label", token, "probe="+itoa(n))
 		if !strings.Contains(c.events.output().Stdout, "/namespaces/update") {
@@ -350,7 +350,7 @@ func (c *CtrContainer) remove() {
 // nothingLeft waits until containerd and the shim have cleared away.
 func (c *CtrContainer) nothingLeft() {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() string {
+	eventually(c.t, 60*time.Second, func() string {
 		if exists(c.bundle) {
 			return c.bundle + " is left"
 		}
@@ -534,10 +534,12 @@ func TestShimMemoryBombInAnExec(t *testing.T) {
 
 // Many sandboxes run out of memory at the same time, and the events of each are
 // in order.
-func TestSoakShimMemoryBombs(t *testing.T) {
+func TestSoakShimMemoryBombs(t *testing.T) { newCtr(t).bombs(rounds(30)) }
+
+func (c *Ctr) bombs(total int, tweaks ...Tweak) {
 	const atOnce = 8
-	total := rounds(30)
-	c := newCtr(t)
+	t := c.t
+	t.Helper()
 	c.watch()
 	work := make(chan *CtrContainer)
 	var wg sync.WaitGroup
@@ -553,7 +555,7 @@ func TestSoakShimMemoryBombs(t *testing.T) {
 	}
 	var all []*CtrContainer
 	for range total {
-		cc := c.container([]string{"/bin/tail", "/dev/zero"}, memoryLimit(16*mib))
+		cc := c.container([]string{"/bin/tail", "/dev/zero"}, append(tweaks, memoryLimit(16*mib))...)
 		all = append(all, cc)
 		work <- cc
 	}
@@ -665,7 +667,7 @@ func TestShimThatNobodyHearsOf(t *testing.T) {
 		t.Errorf("the start: %v", out)
 	}
 	cc := &CtrContainer{Ctr: &Ctr{Box: &Box{t: t}}, ID: id}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if pids := cc.shimPids(); len(pids) > 0 {
 			return fmt.Sprintf("shims are left: %v", pids)
 		}
@@ -691,7 +693,7 @@ func TestShimOutlivesContainerd(t *testing.T) {
 	<-c.containerd.done
 	bomb.release() // ends while nobody listens
 	bombPid := bomb.pid()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(bombPid) {
 			return "the bomb has not gone off"
 		}

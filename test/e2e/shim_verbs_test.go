@@ -72,14 +72,14 @@ func TestShimAttach(t *testing.T) {
 		t.Fatalf("ctr run --detach: %v", out)
 	}
 	attached := launch(t, c.ctr("task", "attach", cc.ID))
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if !holdsOpen(attached.cmd.Process.Pid, cc.ID+"-stdout") {
 			return "ctr task attach does not read the output"
 		}
 		return ""
 	})
 	cc.release()
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if out := attached.output(); out.Stdout != "hello\n" {
 			return fmt.Sprintf("ctr task attach has not shown the output: %v", out)
 		}
@@ -116,7 +116,7 @@ func TestShimPauseAndResume(t *testing.T) {
 	}
 	running := func() {
 		t.Helper()
-		eventually(t, 30*time.Second, func() string {
+		eventually(t, 60*time.Second, func() string {
 			if n := used(50 * time.Millisecond); n == 0 {
 				return "the container does not run"
 			}
@@ -291,7 +291,7 @@ func TestShimBundleGone(t *testing.T) {
 	}
 	<-c.containerd.done
 	kill(t, shims[0], unix.SIGKILL)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(shims[0]) {
 			return "the shim lives"
 		}
@@ -332,7 +332,7 @@ func TestShimBundleGone(t *testing.T) {
 	c.call("containers", "rm", cc.ID)
 	cc.detached()
 	cc.call("task", "kill", "--signal", "KILL", cc.ID)
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if alive(cc.pid()) {
 			return "the container lives"
 		}

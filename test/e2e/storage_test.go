@@ -127,7 +127,7 @@ func storages(t *testing.T) []Storage {
 		if last := disk[len(disk)-1]; last >= '0' && last <= '9' { // nvme0n1
 			node = fmt.Sprintf("%sp%d", disk, n)
 		}
-		eventually(t, 10*time.Second, func() string {
+		eventually(t, 60*time.Second, func() string {
 			if !exists(node) {
 				return node + " is not there"
 			}
@@ -190,7 +190,7 @@ func mounted(t *testing.T, kind, node string) (dir string) {
 // unmount waits for what a container that has just ended still holds.
 func unmount(t *testing.T, dir string) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 60*time.Second, func() string {
 		if err := unix.Unmount(dir, 0); err != nil {
 			return fmt.Sprintf("unmount %s: %v", dir, err)
 		}

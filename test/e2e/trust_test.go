@@ -53,7 +53,7 @@ func TestDeleteSucceedsWhereResultsCannotBeKept(t *testing.T) {
 		b.Config = config
 		c := b.container(sh("exit 0"))
 		c.begin(byCreate)
-		c.waitGone(10 * time.Second)
+		c.waitGone(60 * time.Second)
 		if out := c.try("delete", c.ID); out.Code != 0 {
 			t.Errorf("delete: %v", out)
 		}

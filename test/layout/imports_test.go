@@ -24,6 +24,7 @@ var order = []string{
 	"pkg/procfs",
 	"pkg/blockdev",
 	"pkg/note",
+	"pkg/oomlog",
 	"pkg/engine",
 	"pkg/ocicli",
 	"pkg/lowlevel",

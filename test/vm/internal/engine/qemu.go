@@ -42,7 +42,7 @@ func (q *qemu) Detail() string {
 
 func (q *qemu) Defaults() Defaults {
 	if q.kvm {
-		return Defaults{CPUs: 2, BootTimeout: 2 * time.Minute, Timeout: 15 * time.Minute}
+		return Defaults{CPUs: 2, BootTimeout: 2 * time.Minute, Timeout: 40 * time.Minute}
 	}
 	return Defaults{CPUs: 2, BootTimeout: 6 * time.Minute, Timeout: 60 * time.Minute}
 }

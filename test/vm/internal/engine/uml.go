@@ -21,7 +21,7 @@ func (*uml) Name() string { return "uml" }
 func (*uml) Detail() string { return "user-mode Linux, seccomp mode" }
 
 func (*uml) Defaults() Defaults {
-	return Defaults{CPUs: 1, BootTimeout: 2 * time.Minute, Timeout: 15 * time.Minute}
+	return Defaults{CPUs: 1, BootTimeout: 2 * time.Minute, Timeout: 40 * time.Minute}
 }
 
 func (*uml) Prepare(context.Context, *host.Progress, *image.Image) error { return nil }
@@ -44,6 +44,9 @@ func (*uml) Command(machine Machine) (Command, error) {
 		// Its default would be a folder in the user's home.
 		"uml_dir=" + filepath.Join(machine.Scratch, "uml"),
 		"con1=null", "con=null", "ssl=null",
+		// Its default is 16 KiB, less than two reports of an OOM kill; other kernels
+		// have 128 KiB and more.
+		"log_buf_len=256K",
 	}
 	for i, disk := range machine.Disks {
 		name := device(i)
