@@ -83,8 +83,10 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 		return nil, invalid(path, err)
 	}
 	pause := doc.Pause(inv.cmd.ID)
+	supervisor, mechanism := inv.supervisor()
 	plan, err := decide.Plan(cfg, doc, decide.Call{
 		Bundle: bundle, Systemd: inv.cmd.SystemdCgroup, NoCgroups: inv.cmd.NoCgroups, Notes: inv.states.Dir, Pause: pause,
+		Supervisor: mechanism,
 	})
 	if err != nil {
 		return nil, invalid(path, err)
@@ -100,6 +102,9 @@ func (inv *invocation) prepare(cfg *config.File, runtime string) (*state.State, 
 		return nil, invalid(path, err)
 	}
 	st := inv.newState(cfg, runtime, plan, doc)
+	if plan.Supervised() {
+		st.Supervisor = supervisor
+	}
 	st.Bundle, st.Warnings, st.Pause = filepath.Dir(path), warnings, pause == spec.KnownPause
 	if st.Creator, err = procfs.FindProcess(os.Getpid()); err != nil {
 		return nil, fmt.Errorf("look at this process: %w", err)

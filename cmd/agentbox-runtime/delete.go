@@ -27,13 +27,14 @@ func (inv *invocation) delete() error {
 	if err != nil {
 		return inv.deleteLost(err)
 	}
-	harvest.Collect(st)
+	harvest.Collect(inv.states, st)
 	if err := inv.states.Update(st); err != nil {
 		// Better a container that is gone without a record than one that cannot
 		// be removed.
 		inv.warn(err)
 	}
 	lost := inv.cmd.Force && isLost(st)
+	inv.hold(st.ID)
 	if err := inv.lowLevelDelete(st.Runtime); err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (inv *invocation) sweep() {
 		inv.warn(fmt.Errorf("look for sandboxes that lost their container: %w", err))
 	}
 	for _, st := range orphans {
-		harvest.Collect(st)
+		harvest.Collect(inv.states, st)
 		inv.finish(st)
 	}
 }

@@ -63,7 +63,8 @@ func (inv *invocation) loadConfig() (*config.File, error) {
 // of ours keeps the runtime that made it; for all others the configuration
 // decides, and a broken one is no reason not to kill or show a container.
 func (inv *invocation) passThrough() error {
-	if path := inv.madeBy(); path != "" {
+	if id, path := inv.madeBy(); path != "" {
+		inv.hold(id)
 		if _, err := os.Stat(path); err == nil {
 			return become(path, inv.cmd.Args)
 		}
@@ -75,26 +76,26 @@ func (inv *invocation) passThrough() error {
 	return become(path, inv.cmd.Args)
 }
 
-// madeBy returns the low-level runtime of the container that a command is about;
-// "" when it is none of ours. Where the place of the id in the command line is
+// madeBy returns the id and the low-level runtime of the container that a command
+// is about; "" when it is none of ours. Where the place of the id in the command line is
 // not known, any word behind the verb that is the id of a container of ours is
 // it.
-func (inv *invocation) madeBy() string {
+func (inv *invocation) madeBy() (id, path string) {
 	if inv.cmd.ID != "" {
-		return inv.states.Runtime(inv.root, inv.cmd.ID)
+		return inv.cmd.ID, inv.states.Runtime(inv.root, inv.cmd.ID)
 	}
 	if inv.cmd.Verb == "" {
-		return ""
+		return "", ""
 	}
 	for _, word := range inv.cmd.Args[len(inv.cmd.Globals()):] {
 		if !ocicli.ValidID(word) {
 			continue
 		}
 		if path := inv.states.Runtime(inv.root, word); path != "" {
-			return path
+			return word, path
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // configuredRuntime returns the path of the runtime that the configuration names,

@@ -59,7 +59,7 @@ func (inv *invocation) afterRun(st *state.State, keeps bool) error {
 		return err
 	}
 	if st.Started != nil {
-		harvest.Collect(st)
+		harvest.Collect(inv.states, st)
 		if !keeps {
 			st.Usage = nil
 			st.Warnings = append(st.Warnings, "usage is not known: "+filepath.Base(st.Runtime)+" has no run --keep and removed the cgroup with its counters")

@@ -44,7 +44,7 @@ func (inv *invocation) start() error {
 // verify reads the limits back and records them. In strict mode it fails when a
 // required one does not hold.
 func verify(states state.Store, st *state.State, pid int, at readback.Moment) error {
-	report := readback.Read(&st.Plan, pid, at)
+	report := readback.Read(&st.Plan, pid, at, supervise(states, st, pid))
 	if st.Plan.Mode == limits.ModeStrict && len(report.Missing) > 0 {
 		err := &limits.UnenforceableError{Missing: report.Missing}
 		keepRefusal(st.Results, &result.Result{ID: st.ID, Door: st.Door, Mode: st.Plan.Mode}, err)

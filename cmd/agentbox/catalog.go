@@ -18,9 +18,15 @@ import (
 type catalog struct {
 	places  []state.Store
 	results result.Store
-	live    []*state.State
+	live    []live
 	out     func(text string)
 	said    map[string]bool
+}
+
+// live is a sandbox that has a state, and where that is.
+type live struct {
+	*state.State
+	place state.Store
 }
 
 // newCatalog reads the live sandboxes. What cannot be read is told to out, and
@@ -77,7 +83,7 @@ func (c *catalog) readLive(place state.Store) {
 		case err != nil:
 			c.warn(err.Error())
 		default:
-			c.live = append(c.live, st)
+			c.live = append(c.live, live{st, place})
 		}
 	}
 }
@@ -85,7 +91,7 @@ func (c *catalog) readLive(place state.Store) {
 // sandbox is one that a reference can mean: live, or ended.
 type sandbox struct {
 	id   string
-	live *state.State   // nil: ended
+	live *live          // nil: ended
 	kept *result.Result // the newest result of an ended one, where it was read already
 }
 
@@ -121,7 +127,7 @@ func (c *catalog) idsThat(meant func(id string) bool) []sandbox {
 	var found []sandbox
 	for _, st := range c.live {
 		if meant(st.ID) {
-			found = append(found, sandbox{id: st.ID, live: st})
+			found = append(found, sandbox{id: st.ID, live: &st})
 		}
 	}
 	ids, err := c.results.IDs()
@@ -135,15 +141,15 @@ func (c *catalog) idsThat(meant func(id string) bool) []sandbox {
 }
 
 func (c *catalog) isLive(id string) bool {
-	return slices.ContainsFunc(c.live, func(st *state.State) bool { return st.ID == id })
+	return slices.ContainsFunc(c.live, func(st live) bool { return st.ID == id })
 }
 
 // byName returns the sandboxes that have a name now, else those that had it.
 func (c *catalog) byName(name string) []sandbox {
 	var found []sandbox
 	for _, st := range c.live {
-		if harvest.Name(st) == name {
-			found = append(found, sandbox{id: st.ID, live: st})
+		if harvest.Name(st.State) == name {
+			found = append(found, sandbox{id: st.ID, live: &st})
 		}
 	}
 	if found != nil {
@@ -194,7 +200,7 @@ func (c *catalog) describe(s sandbox) (*result.Result, error) {
 		}
 		return withPrevious(runs[0], runs[1:]), nil
 	}
-	r := harvest.Live(s.live)
+	r := harvest.Live(s.live.place, s.live.State)
 	runs, err := s.live.Results.Newest(s.id, 2)
 	c.check(err)
 	if len(runs) > 0 && runs[0].Nonce == r.Nonce { // it was deleted right now
@@ -237,7 +243,7 @@ func (c *catalog) candidate(s sandbox) string {
 		words = append(words, clean(r.Name))
 	}
 	words = append(words, string(r.Status))
-	twice := func(st *state.State) bool { return st.ID == s.id && st != s.live }
+	twice := func(st live) bool { return st.ID == s.id && st.State != s.live.State }
 	if s.live != nil && slices.ContainsFunc(c.live, twice) {
 		words = append(words, "of "+s.live.Root)
 	}

@@ -19,7 +19,7 @@ func (c *catalog) completions(given []string) []cobra.Completion {
 		}
 	}
 	for _, st := range c.live {
-		name, what := harvest.Name(st), "live"
+		name, what := harvest.Name(st.State), "live"
 		if st.Started == nil {
 			what = string(verdict.Created)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -23,10 +24,12 @@ type doctorFlags struct {
 	systemd bool
 	require []string
 	asJSON  bool
+
+	supervisor string // doctor.Options.Supervisor
 }
 
 func newDoctor(opts *options) *cobra.Command {
-	var d doctorFlags
+	d := doctorFlags{supervisor: supervisorProgram()}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Show what this host can enforce, and how to mend what it cannot",
@@ -74,6 +77,15 @@ The JSON is described in docs/doctor.md.`,
 	return cmd
 }
 
+// supervisorProgram is this very program; empty where it cannot be found.
+func supervisorProgram() string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return self
+}
+
 // dimensionNames returns all dimensions in their order.
 func dimensionNames() []string {
 	var names []string
@@ -99,6 +111,7 @@ func (d *doctorFlags) run(ctx context.Context, opts *options, stdout, stderr io.
 		ConfigErr:   cfgErr,
 		CgroupsPath: d.cgroup,
 		Systemd:     d.systemd,
+		Supervisor:  d.supervisor,
 		Required:    required,
 	}))
 	if err := writeReport(stdout, report, d.asJSON); err != nil {

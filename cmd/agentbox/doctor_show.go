@@ -38,7 +38,18 @@ func doctorSummary(r doctor.Report) [][]string {
 	if missing := missingNames(r); missing != "" {
 		rows = append(rows, []string{"missing", missing})
 	}
-	return append(rows, []string{"runtime", runtimeWords(r.Runtime)})
+	return append(rows, []string{"runtime", runtimeWords(r.Runtime)}, []string{"supervisor", supervisorWords(r.Supervisor)})
+}
+
+func supervisorWords(s doctor.SupervisorReport) string {
+	if !s.Available {
+		return clean("no: " + s.Reason)
+	}
+	words := fmt.Sprintf("yes (%s), holds sandboxes back by %s", s.Program, s.Stops)
+	if s.Reason != "" {
+		words += "; " + s.Reason
+	}
+	return clean(words)
 }
 
 func names(list []limits.Dimension) string {
@@ -88,13 +99,25 @@ func doctorRows(r doctor.Report) [][]string {
 		if d.Required {
 			required = "yes"
 		}
-		rows = append(rows, []string{name, limitWords(d.Limits), required, answerWords(d.Answer), mechanismWords(d.Limits), clean(cmp.Or(d.Reason, d.Detail))})
+		rows = append(rows, []string{name, limitWords(d.Limits), required, answerWords(d.Answer), mechanismWords(d.Limits), clean(detailWords(d))})
 		if name == string(limits.Memory) {
 			g := r.GroupKill
 			rows = append(rows, []string{"  group kill", "-", "-", answerWords(g.Answer), clean(cmp.Or(g.Mechanism, "-")), clean(g.Reason)})
 		}
 	}
 	return rows
+}
+
+// detailWords is why a dimension does not hold, else all there is to say, with the
+// precision of the supervisor first.
+func detailWords(d doctor.Dimension) string {
+	var words []string
+	for _, l := range d.Limits {
+		if l.Precision != "" && !slices.Contains(words, l.Precision) {
+			words = append(words, l.Precision)
+		}
+	}
+	return withPrecision(strings.Join(words, "; "), cmp.Or(d.Reason, d.Detail))
 }
 
 func answerWords(a doctor.Answer) string { return clean(strings.ReplaceAll(string(a), "_", " ")) }

@@ -27,6 +27,7 @@ func reports() map[string]doctor.Report {
 		Cgroup:        doctor.CgroupReport{Version: 2, Driver: "systemd", Folder: "/sys/fs/cgroup/system.slice"},
 		Configuration: doctor.ConfigurationReport{Path: "/etc/agentbox/config.toml", Found: true, Mode: limits.ModeStrict},
 		Runtime:       doctor.RuntimeReport{Name: "runc", Path: "/usr/bin/runc", Version: "1.3.6"},
+		Supervisor:    doctor.SupervisorReport{Available: true, Program: "/usr/local/bin/agentbox", Stops: "cgroup.freeze"},
 		Dimensions: map[limits.Dimension]doctor.Dimension{
 			limits.Memory: {Answer: doctor.Enforced, Required: true, Limits: append(
 				kernel(limits.KeyMemory, "2147483648", "bytes", "memory.max"), kernel(limits.KeyMemoryHigh, "1610612736", "bytes", "memory.high")...)},
@@ -56,6 +57,7 @@ func reports() map[string]doctor.Report {
 		Kernel:   "5.15.0-100-generic", Cgroup: doctor.CgroupReport{Version: 1, Hybrid: true, Driver: "cgroupfs"},
 		Configuration: doctor.ConfigurationReport{Path: "/etc/agentbox/config.toml", Mode: limits.ModeAuto},
 		Runtime:       doctor.RuntimeReport{Name: "runc"},
+		Supervisor:    doctor.SupervisorReport{Program: "/usr/local/bin/agentbox", Reason: "this kernel gives no pidfds"},
 		Dimensions: map[limits.Dimension]doctor.Dimension{
 			limits.Memory: {Answer: doctor.NotEnforced, Required: true, Limits: none(limits.KeyMemory, "2147483648"), Reason: absent, Detail: absent, Fix: boot},
 			limits.Swap:   {Answer: doctor.NotEnforced, Required: true, Limits: none(limits.KeySwap, "0"), Reason: absent, Detail: absent, Fix: boot},
@@ -73,6 +75,25 @@ func reports() map[string]doctor.Report {
 		},
 	}
 
+	supervised := func(key limits.Key, n, unit string) []doctor.Limit {
+		l := limit(key, n, unit, limits.EnforcerSupervisor, limits.SupervisorName)
+		l.Precision = limits.SupervisorPrecision(key)
+		return []doctor.Limit{l}
+	}
+	const denied = "/sys/fs/cgroup is not writable"
+	rootless := doctor.Report{
+		Required: required, Missing: []doctor.Missing{{Dimension: limits.Memory, Reason: "only the supervisor does: " + denied}},
+		Kernel: "6.12.48", Cgroup: doctor.CgroupReport{Version: 2, Driver: "cgroupfs", Folder: "/sys/fs/cgroup"},
+		Configuration: doctor.ConfigurationReport{Path: "/etc/agentbox/config.toml", Mode: limits.ModeAuto},
+		Runtime:       doctor.RuntimeReport{Name: "crun", Path: "/usr/bin/crun"},
+		Supervisor:    doctor.SupervisorReport{Available: true, Program: "/usr/local/bin/agentbox", Stops: "SIGSTOP", Reason: "there is no /proc/PID/io"},
+		Dimensions: map[limits.Dimension]doctor.Dimension{
+			limits.Memory:  {Answer: doctor.Supervised, Required: true, Limits: supervised(limits.KeyMemory, "2147483648", "bytes"), Detail: denied},
+			limits.CPUTime: {Answer: doctor.Supervised, Limits: supervised(limits.KeyCPUTime, "300000000000", "nanoseconds")},
+		},
+		GroupKill: doctor.GroupKill{Answer: doctor.Supervised, Mechanism: limits.SupervisorName},
+	}
+
 	broken := doctor.Report{
 		Required: required, Cgroup: doctor.CgroupReport{Driver: "cgroupfs"},
 		Configuration: doctor.ConfigurationReport{Path: "/x.toml", Found: true, Mode: limits.ModeAuto, Problem: "/x.toml:1: wrong"},
@@ -82,11 +103,12 @@ func reports() map[string]doctor.Report {
 
 	hostile := doctor.Report{
 		Ready: true, Kernel: "\x1b[31m6.1", Cgroup: doctor.CgroupReport{Version: 2, Driver: "cgroupfs", Folder: "/sys/fs/cgroup/\x1b]0;title\x07"},
-		Runtime:  doctor.RuntimeReport{Name: "runc\n", Path: "/\t/runc", Version: "1\x00"},
-		Disks:    []limits.BlockDevice{{Name: "a\x1bb", Places: []string{"/x\ny"}, Filesystem: "z\r"}},
-		Findings: []doctor.Finding{{Check: "a\nb", Level: "\x1b[1m", Text: "c\nd", Fix: &doctor.Fix{Text: "e\nf", Lines: []string{"g\x1b\nh"}}}},
+		Supervisor: doctor.SupervisorReport{Available: true, Program: "/\x1b", Stops: "x\n", Reason: "y\r"},
+		Runtime:    doctor.RuntimeReport{Name: "runc\n", Path: "/\t/runc", Version: "1\x00"},
+		Disks:      []limits.BlockDevice{{Name: "a\x1bb", Places: []string{"/x\ny"}, Filesystem: "z\r"}},
+		Findings:   []doctor.Finding{{Check: "a\nb", Level: "\x1b[1m", Text: "c\nd", Fix: &doctor.Fix{Text: "e\nf", Lines: []string{"g\x1b\nh"}}}},
 	}
-	return map[string]doctor.Report{"ready": ready, "not_ready": notReady, "broken": broken, "hostile": hostile}
+	return map[string]doctor.Report{"ready": ready, "not_ready": notReady, "rootless": rootless, "broken": broken, "hostile": hostile}
 }
 
 func TestDoctorGolden(t *testing.T) {
@@ -108,7 +130,7 @@ func TestDoctorGoldenColour(t *testing.T) {
 }
 
 func TestDoctorGoldenJSON(t *testing.T) {
-	for _, name := range []string{"ready", "not_ready", "broken"} {
+	for _, name := range []string{"ready", "not_ready", "rootless", "broken"} {
 		var b bytes.Buffer
 		if err := writeReport(&b, reports()[name], true); err != nil {
 			t.Fatal(err)

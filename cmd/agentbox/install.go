@@ -45,7 +45,7 @@ func newInstall() *cobra.Command { return (&installer{programs: ourPrograms()}).
 func (i *installer) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install ENGINE",
-		Short: "Make agentbox a runtime of Docker, containerd, CRI-O or Podman",
+		Short: "Make agentbox a runtime of Docker, containerd, CRI-O or Podman, and its supervisor a service of systemd",
 		Long: `Add agentbox to the configuration of a container engine, which then can start
 containers with it: docker run --runtime=agentbox. The default runtime stays.
 
@@ -55,6 +55,11 @@ containers with it: docker run --runtime=agentbox. The default runtime stays.
               this imports (containerd 2)
   crio        /etc/crio/crio.conf.d/50-agentbox.conf
   podman      /etc/containers/containers.conf.d/50-agentbox.conf
+  systemd     /etc/systemd/system/agentbox-supervise.service
+
+systemd is no engine: its service keeps the supervisor running, which holds
+sandboxes to the limits that the kernel does not enforce (agentbox doctor shows
+which). Without it, agentbox-runtime starts one when a sandbox needs it.
 
 Comments, order and white space of a file stay as they are. A file that its
 engine could not read is refused, with line and column, and not touched. The file
@@ -75,6 +80,7 @@ and 2 for a wrong command line.`,
   sudo agentbox install docker --log-limits       # and bounds for the logs of containers
   sudo agentbox install containerd                # for Kubernetes, ctr and nerdctl
   sudo agentbox install podman
+  sudo agentbox install systemd                   # keeps the supervisor running
   agentbox install docker --file ~/.config/docker/daemon.json \
     --records ~/.local/state/agentbox/install     # Docker without root`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -94,7 +100,7 @@ and 2 for a wrong command line.`,
 	flags := cmd.Flags()
 	flags.StringVar(&i.file, "file", "", "configuration `file` of the engine (default: see above)")
 	flags.StringVar(&i.door, "door", doorAuto, "`way` in which the engine starts agentbox: "+strings.Join(doors, ", "))
-	flags.StringVar(&i.program, "program", "", "absolute `path` of agentbox-runtime (default: beside this program, or on the PATH)")
+	flags.StringVar(&i.program, "program", "", "absolute `path` of agentbox-runtime, or for systemd of agentbox (default: beside this program, or on the PATH)")
 	flags.BoolVar(&i.logLimits, "log-limits", false, "docker: bound the logs of containers, 3 files of 10 MB each, if the file says nothing about them")
 	addChangeFlags(cmd, &i.records, &i.dryRun, &i.asJSON)
 	_ = cmd.RegisterFlagCompletionFunc("door", cobra.FixedCompletions(doors, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
@@ -135,6 +141,8 @@ func (i *installer) check(args []string) error {
 	switch e := install.Engine(args[0]); {
 	case i.logLimits && e != install.Docker:
 		return usage("--log-limits is for docker: %s has no such setting", e)
+	case e == install.Systemd && i.door != doorAuto:
+		return usage("--door is for engines of containers: systemd runs the supervisor")
 	case i.door == doorShim && (e == install.CRIO || e == install.Podman):
 		return usage("--door shim is for containerd and docker: %s starts no shim", e)
 	}
@@ -172,12 +180,16 @@ func (i *installer) run(ctx context.Context, e install.Engine, stdout io.Writer)
 	o := &installed{Door: want.Door(), Program: want.Runtime, Try: tryCommands(e, want.Shim)}
 	o.take(change, i.dryRun)
 	o.Notes = append(o.Notes, notes...)
-	o.told = fmt.Sprintf("Changed %s: agentbox is a runtime of %s now. The file as it was is kept in %s.", path, e, store.Path(e))
+	what := fmt.Sprintf("agentbox is a runtime of %s now", e)
+	if e == install.Systemd {
+		o.Door, what = "", "it runs the supervisor"
+	}
+	o.told = fmt.Sprintf("Changed %s: %s. The file as it was is kept in %s.", path, what, store.Path(e))
 	switch {
 	case !o.Changed:
 		o.told = fmt.Sprintf("Nothing to change: %s has agentbox as it should be.", path)
 	case change.Before == nil:
-		o.told = fmt.Sprintf("Made %s: agentbox is a runtime of %s now.", path, e)
+		o.told = fmt.Sprintf("Made %s: %s.", path, what)
 	}
 	return o.write(stdout, i.asJSON, false)
 }
@@ -186,7 +198,11 @@ func (i *installer) run(ctx context.Context, e install.Engine, stdout io.Writer)
 func (i *installer) want(ctx context.Context, e install.Engine) (install.Want, error) {
 	want := install.Want{LogLimits: i.logLimits}
 	var err error
-	if want.Runtime, err = i.programs.runtime(i.program); err != nil {
+	name := install.Program
+	if e == install.Systemd {
+		name = install.Supervisor
+	}
+	if want.Runtime, err = i.programs.program(name, i.program); err != nil || e == install.Systemd {
 		return want, err
 	}
 	switch e {
@@ -223,7 +239,7 @@ func (i *installer) notes(e install.Engine, want install.Want) (notes []string) 
 
 // daemons are the programs of engines.
 var daemons = map[install.Engine]string{
-	install.Docker: "dockerd", install.Containerd: "containerd", install.CRIO: "crio", install.Podman: "podman",
+	install.Docker: "dockerd", install.Containerd: "containerd", install.CRIO: "crio", install.Podman: "podman", install.Systemd: "systemctl",
 }
 
 // minShimDocker is the first version of Docker that starts other shims than that
@@ -236,6 +252,7 @@ var defaultFiles = map[install.Engine]string{
 	install.Containerd: "/etc/containerd/config.toml",
 	install.CRIO:       "/etc/crio/crio.conf.d/50-agentbox.conf",
 	install.Podman:     "/etc/containers/containers.conf.d/50-agentbox.conf",
+	install.Systemd:    "/etc/systemd/system/" + install.UnitName,
 }
 
 // path is the file to change. For containerd it may be one that its own file

@@ -65,15 +65,16 @@ func checkProgram(path string) error {
 	return nil
 }
 
-// runtime returns the absolute path of agentbox-runtime. Symbolic links are kept:
-// the engine is told the name that an upgrade leaves as it is.
-func (p programs) runtime(given string) (string, error) {
+// program returns the absolute path of the program of a name that an engine is to
+// start. Symbolic links are kept: the engine is told the name that an upgrade
+// leaves as it is.
+func (p programs) program(name, given string) (string, error) {
 	if given == "" {
 		dirs := slices.Concat([]string{p.self}, filepath.SplitList(p.path))
-		if path := find(install.Program, dirs); path != "" {
+		if path := find(name, dirs); path != "" {
 			return path, nil
 		}
-		return "", fmt.Errorf("%s is neither beside this program, in %s, nor on the PATH: install it, or say where it is with --program", install.Program, p.self)
+		return "", fmt.Errorf("%s is neither beside this program, in %s, nor on the PATH: install it, or say where it is with --program", name, p.self)
 	}
 	if !filepath.IsAbs(given) {
 		return "", usageError{fmt.Errorf("--program %q is not absolute: give the whole path, since an engine has another current folder", given)}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"unicode"
 
@@ -38,7 +39,7 @@ func (o *installed) take(c *install.Change, dryRun bool) {
 	if !o.Changed {
 		return
 	}
-	next, note := reload(c.Engine)
+	next, note := reload(c)
 	if next != "" {
 		o.Next = append(o.Next, next)
 	}
@@ -72,8 +73,14 @@ func visible(data []byte) []byte {
 
 // reload is the command that makes an engine read its configuration and leaves
 // containers alone, and what to know about it.
-func reload(e install.Engine) (command, note string) {
-	switch e {
+func reload(c *install.Change) (command, note string) {
+	switch c.Engine {
+	case install.Systemd:
+		if c.After != nil {
+			return "systemctl daemon-reload && systemctl enable --now " + install.UnitName, ""
+		}
+		wants := filepath.Join(filepath.Dir(c.File), "multi-user.target.wants", install.UnitName)
+		return "systemctl stop " + install.UnitName + "; rm -f " + wants + "; systemctl daemon-reload", ""
 	case install.Docker:
 		return "systemctl reload docker", ""
 	case install.Containerd:

@@ -137,7 +137,7 @@ func TestProgram(t *testing.T) {
 		filepath.Join(e.dir, "nowhere"): "no such file",
 		e.dir:                           "it is not a program",
 	} {
-		got, err := e.programs.runtime(given)
+		got, err := e.programs.program(install.Program, given)
 		if err != nil {
 			got = err.Error()
 		}
@@ -331,6 +331,60 @@ func TestInstallNotesAShimElsewhere(t *testing.T) {
 	}
 }
 
+func TestInstallSystemd(t *testing.T) {
+	e := newEngines(t, "bin/agentbox", "engine/systemctl")
+	file := filepath.Join(e.dir, "system", install.UnitName)
+	run := func(want int, args ...string) string {
+		t.Helper()
+		stdout, stderr, code := e.run(append(args, "--file", file)...)
+		if code != want {
+			t.Fatalf("%q: code %d, %s", args, code, stderr)
+		}
+		return stdout + stderr
+	}
+	wants := func(said string, parts ...string) {
+		t.Helper()
+		for _, part := range parts {
+			if !strings.Contains(said, part) {
+				t.Errorf("%q is not in\n%s", part, said)
+			}
+		}
+	}
+	wants(run(0, "systemd", "--dry-run"), "+++ DIR/system/agentbox-supervise.service", "+ExecStart=DIR/bin/agentbox supervise", "+Restart=always", "+OOMScoreAdjust=-900")
+	if _, err := os.Lstat(filepath.Dir(file)); err == nil {
+		t.Error("a dry run made a folder")
+	}
+	wants(run(0, "systemd"), "Made DIR/system/agentbox-supervise.service: it runs the supervisor.", "systemctl daemon-reload && systemctl enable --now agentbox-supervise.service")
+	wants(run(0, "systemd"), "Nothing to change")
+	wants(run(0, "systemd", "--program", e.program("elsewhere/agentbox")), "Changed DIR/system/agentbox-supervise.service: it runs the supervisor.")
+	if data, err := os.ReadFile(file); err != nil || !strings.Contains(string(data), "\nExecStart="+e.dir+"/elsewhere/agentbox supervise\n") {
+		t.Errorf("the unit is %s, %v", data, err)
+	}
+	wants(run(2, "systemd", "--door", "shim"), "--door is for engines of containers")
+	wants(run(2, "systemd", "--log-limits"), "--log-limits is for docker")
+	wants(run(1, "systemd", "--program", e.program("a%b/agentbox")), "characters that mean something in a unit of systemd")
+
+	if err := os.WriteFile(file, []byte("[Service]\nExecStart=/mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	change, err := (install.Store{Dir: filepath.Join(e.dir, "records")}).Uninstall(install.Systemd)
+	if err != nil || change.After != nil {
+		t.Fatalf("%+v, %v", change, err)
+	}
+	next, _ := reload(change)
+	wants(next, "systemctl stop agentbox-supervise.service; rm -f "+e.dir+"/system/multi-user.target.wants/agentbox-supervise.service; systemctl daemon-reload")
+
+	other := newEngines(t, "bin/agentbox")
+	file = filepath.Join(other.dir, install.UnitName)
+	if err := os.WriteFile(file, []byte("[Service]\nExecStart=/mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := other.run("systemd", "--file", file)
+	if code != 1 || !strings.Contains(stderr, "agentbox-supervise.service is there already, which this agentbox did not write") {
+		t.Errorf("code %d, %s", code, stderr)
+	}
+}
+
 // A state of a later agentbox, with more in it, is one that lives.
 func TestLaterStateLives(t *testing.T) {
 	f := newFixture(t)
@@ -370,10 +424,10 @@ func TestInstallCompletion(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"install", ""}, []string{"docker", "containerd", "crio", "podman"}},
+		{[]string{"install", ""}, []string{"docker", "containerd", "crio", "podman", "systemd"}},
 		{[]string{"install", "docker", ""}, nil},
 		{[]string{"install", "docker", "--door", ""}, doors},
-		{[]string{"uninstall", "docker", ""}, []string{"containerd", "crio", "podman"}},
+		{[]string{"uninstall", "docker", ""}, []string{"containerd", "crio", "podman", "systemd"}},
 	} {
 		stdout, _, _ := f.run(append([]string{"__complete"}, tt.args...)...)
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")

@@ -27,6 +27,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
+		if e, ok := errors.AsType[exitStatus](err); ok {
+			return int(e)
+		}
 		for text := range strings.Lines(err.Error()) { // one for each sandbox
 			say(stderr, text)
 		}
@@ -121,6 +124,6 @@ runtime of Docker, containerd, CRI-O and Podman.`,
 	flags.StringVar(&opts.config, "config", "", "configuration `file` (default "+config.DefaultPath+")")
 	flags.StringVar(&opts.state, "state", "", "`folder` of the live sandboxes (default "+state.DefaultDir()+")")
 	_ = root.MarkPersistentFlagDirname("state") // the flag exists
-	root.AddCommand(newInspect(&opts), newDoctor(&opts), newPlan(&opts), newInstall(), newUninstall(&opts), newVersion())
+	root.AddCommand(newInspect(&opts), newDoctor(&opts), newPlan(&opts), newInstall(), newUninstall(&opts), newSupervise(&opts), newVersion())
 	return root
 }

@@ -34,8 +34,11 @@ type planner struct {
 	asJSON      bool
 	diff        bool
 
-	probe  func(host.Input) limits.Host // decide.Call.Probe
-	stderr io.Writer                    // for what is waited for
+	probe func(host.Input) limits.Host // decide.Call.Probe
+
+	supervisor limits.Mechanism // decide.Call.Supervisor
+
+	stderr io.Writer // for what is waited for
 }
 
 // verbs are the commands of the runtime that make a plan.
@@ -175,7 +178,7 @@ func (p *planner) run(opts *options, stdout, stderr io.Writer) error {
 		return err
 	}
 	if p.probe == nil {
-		p.probe = probing(stderr)
+		p.probe, p.supervisor = probing(stderr), supervisorHere()
 	}
 	o, err := p.decide(cfg, opts)
 	if err != nil && cfg.Policy.Mode == limits.ModeOff && !errors.Is(err, fs.ErrNotExist) {
@@ -186,6 +189,15 @@ func (p *planner) run(opts *options, stdout, stderr io.Writer) error {
 		return err
 	}
 	return errors.Join(p.print(stdout, o), err)
+}
+
+// supervisorHere says that this program is the supervisor, as the runtime finds it
+// beside itself or in PATH.
+func supervisorHere() limits.Mechanism {
+	if supervisorProgram() == "" {
+		return limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerNone, Reason: "the program agentbox cannot be found"}
+	}
+	return limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
 }
 
 // probing is host.Probe that says what it waits for.
@@ -215,7 +227,7 @@ func (p *planner) decide(cfg *config.File, opts *options) (*outcome, error) {
 		return nil, err
 	}
 	o := &outcome{path: path, before: doc.Bytes()}
-	call := decide.Call{Bundle: bundleOf(path), NoBundle: path == "", Systemd: p.systemd, Probe: p.probe}
+	call := decide.Call{Bundle: bundleOf(path), NoBundle: path == "", Systemd: p.systemd, Probe: p.probe, Supervisor: p.supervisor}
 	plan, refusal := decide.Plan(cfg, doc, call)
 	if plan == nil {
 		return nil, invalid(path, refusal)

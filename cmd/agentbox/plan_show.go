@@ -56,6 +56,9 @@ func planSettings(plan *limits.Plan) string {
 }
 
 func groupKillWords(plan *limits.Plan) string {
+	if plan.Entry(limits.KeyMemory).BySupervisor() {
+		return "yes: out of memory, the supervisor ends the sandbox as one"
+	}
 	if plan.GroupKill {
 		return "yes: out of memory, the sandbox ends as one (memory.oom.group)"
 	}
@@ -73,7 +76,7 @@ func planRows(plan *limits.Plan) [][]string {
 		}
 		rows = append(rows, []string{
 			string(e.Key), requested, valueWords(info, e.Value), string(e.Source), string(e.Enforcer),
-			clean(cmp.Or(e.Mechanism, "-")), clean(e.Detail),
+			clean(cmp.Or(e.Mechanism, "-")), clean(withPrecision(e.Precision, e.Detail)),
 		})
 	}
 	return rows

@@ -97,6 +97,8 @@ type planFixture struct {
 	t     *testing.T
 	dir   string
 	probe func(host.Input) limits.Host
+
+	supervisor limits.Mechanism
 }
 
 func newPlanFixture(t *testing.T) *planFixture {
@@ -136,7 +138,7 @@ func (f *planFixture) bundle(content string) {
 // the answers is the folder of the fixture.
 func (f *planFixture) plan(args ...string) (stdout, stderr string, code int) {
 	f.t.Helper()
-	p := planner{probe: f.probe}
+	p := planner{probe: f.probe, supervisor: f.supervisor}
 	cmd := p.command(&options{config: filepath.Join(f.dir, "config.toml"), state: filepath.Join(f.dir, "state")})
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	return f.execute(cmd, args)
@@ -181,6 +183,8 @@ func TestPlanGolden(t *testing.T) {
 		args   []string
 		code   int
 		stderr string
+
+		supervised bool // there is a supervisor
 	}{
 		{name: "small", args: []string{"--profile", "small", "--annotation", "agentbox.dev/open-files=1024:4096"}},
 		{name: "docker", bundle: "docker", args: []string{"DIR/bundle"}},
@@ -204,6 +208,10 @@ func TestPlanGolden(t *testing.T) {
 			stderr: "agentbox: strict mode: this host does not enforce swap (the kernel does not account swap (boot it with swapaccount=1)); " +
 				"fix the host, remove the dimension from strict_require, or set mode = \"auto\"\n",
 		},
+		{
+			name: "supervised", config: "supervise = [\"pids\"]\n", bundle: "docker", host: v1Host, supervised: true,
+			args: []string{"DIR/bundle", "--annotation", "agentbox.dev/cpu-time=5m"},
+		},
 		{name: "off", config: "mode = \"off\"\n", bundle: "docker", args: []string{"DIR/bundle"}},
 		{name: "hostile", bundle: hostile, args: []string{"DIR/bundle"}},
 	}
@@ -214,6 +222,9 @@ func TestPlanGolden(t *testing.T) {
 			f.bundle(tt.bundle)
 			if tt.host != nil {
 				f.probe = tt.host
+			}
+			if tt.supervised {
+				f.supervisor = limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
 			}
 			stdout, stderr, code := f.plan(tt.args...)
 			if code != tt.code || stderr != tt.stderr {

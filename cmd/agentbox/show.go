@@ -150,10 +150,26 @@ func limitRows(r *result.Result) [][]string {
 		e := r.Enforcement[name]
 		rows = append(rows, []string{
 			clean(name), amount(e.Requested, e.Unit, "-"), amount(e.Effective, e.Unit, "none"),
-			clean(string(e.Source)), clean(string(e.Enforcer)), heldBy(e), clean(e.Detail),
+			clean(string(e.Source)), clean(string(e.Enforcer)), heldBy(e), clean(enforcementDetail(e)),
 		})
 	}
 	return rows
+}
+
+// enforcementDetail is the detail, after the precision of the supervisor; that of
+// the kernel needs no words here.
+func enforcementDetail(e result.Enforcement) string {
+	if e.Enforcer != limits.EnforcerSupervisor {
+		return e.Detail
+	}
+	return withPrecision(e.Precision, e.Detail)
+}
+
+func withPrecision(precision, detail string) string {
+	if precision == "" || detail == "" {
+		return precision + detail
+	}
+	return precision + "; " + detail
 }
 
 // dimensions returns the names of all entries: those of limits.Keys in their

@@ -119,6 +119,8 @@ func (u *uninstaller) undo(store install.Store, change *install.Change, stdout i
 	switch {
 	case !o.Changed:
 		o.told = fmt.Sprintf("Nothing to change: %s has no agentbox.", o.File)
+	case change.After == nil && change.Engine == install.Systemd:
+		o.told = fmt.Sprintf("Removed %s: systemd does not run the supervisor any more.", o.File)
 	case change.After == nil:
 		o.told = fmt.Sprintf("Removed %s, which agentbox install had made.", o.File)
 	default:

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/agentbox/agentbox/pkg/state"
+	"github.com/agentbox/agentbox/pkg/supervise"
 )
 
 // register makes the task service known to containerd's shim package. The
@@ -57,6 +58,7 @@ type service struct {
 	events *queue
 	tap    *tap
 	lines  *commandLines
+	owner  *supervise.Owner
 }
 
 func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service) (*service, error) {
@@ -68,7 +70,12 @@ func newService(ctx context.Context, ttrpcAddress string, down shutdown.Service)
 	}
 	lines := &commandLines{ProcessMonitor: runc.Monitor} // of the task service, just set
 	runc.Monitor = lines
-	return &service{TTRPCTaskService: inner, events: q, tap: t, lines: lines}, nil
+	owner := newOwner()
+	down.RegisterCallback(func(context.Context) error {
+		owner.Close()
+		return nil
+	})
+	return &service{TTRPCTaskService: inner, events: q, tap: t, lines: lines, owner: owner}, nil
 }
 
 // Create translates the options, which containerd's service takes in one form
@@ -110,7 +117,16 @@ func (s *service) Create(ctx context.Context, r *taskapi.CreateTaskRequest) (*ta
 		s.forget(r.GetID())
 		return nil, err
 	}
+	s.tap.created(r.GetID(), resp.GetPid())
 	return resp, nil
+}
+
+// Start starts a process. The first one of a container is supervised before.
+func (s *service) Start(ctx context.Context, r *taskapi.StartRequest) (*taskapi.StartResponse, error) {
+	if r.GetExecID() == "" {
+		s.supervise(ctx, r.GetID())
+	}
+	return s.TTRPCTaskService.Start(ctx, r)
 }
 
 // Delete deletes a process that has ended. For the first one of a container it

@@ -78,6 +78,26 @@ func (t *tap) at(id string, pid uint32) {
 	}
 }
 
+// created notes the first process of a container without waiting for its event.
+func (t *tap) created(id string, pid uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at(id, pid)
+}
+
+// sandbox returns what agentbox-runtime keeps of a container, and the pid of its
+// first process; nil: nothing, 0: it is not known.
+func (t *tap) sandbox(id string) (*sandbox, int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.containers[id]
+	if c == nil {
+		return nil, 0
+	}
+	box, _ := c.evidence.(*sandbox)
+	return box, int(c.pid)
+}
+
 // remove forgets a container and returns its bundle; "" if there was none.
 func (t *tap) remove(id string) (bundle string) {
 	t.mu.Lock()
@@ -211,7 +231,7 @@ func (s *sandbox) keep() int64 {
 	if err != nil || st.Started == nil {
 		return 0
 	}
-	harvest.Collect(st)
+	harvest.Collect(s.states, st)
 	if err := s.states.Update(st); err != nil {
 		log.L.WithError(err).WithField("id", s.id).Error("keep the evidence of an out-of-memory kill")
 	}

@@ -33,6 +33,7 @@ func TestExample(t *testing.T) {
 	want.ResultsDir = SystemResultsDir // the example gives it
 	want.Policy.AllowAnnotations = []string{"org.systemd.property.TasksMax", "run.oci.*"}
 	want.Policy.IODevices = []string{"/dev/vda", "/srv"}
+	want.Policy.Supervise = []limits.Dimension{limits.Pids}
 	want.Policy.OOMScopes = []limits.Scope{limits.ScopeContainer, limits.ScopeProcess}
 	maps.Copy(want.Policy.Defaults, map[limits.Key]limits.Value{
 		limits.KeyMemoryHigh:     limits.NoLimit(),
@@ -141,6 +142,9 @@ func TestParse(t *testing.T) {
 		{"results", "results = '/x/y/'\nresults_max = 0x10\nresults_max_age = '90m'", func(f *File) {
 			f.ResultsDir, f.ResultsMax, f.ResultsMaxAge = "/x/y/", 16, 90*time.Minute
 		}},
+		{"supervised", "supervise = ['cpu', \"memory\", 'pids', 'io']", func(f *File) {
+			f.Policy.Supervise = []limits.Dimension{limits.CPU, limits.Memory, limits.Pids, limits.IO}
+		}},
 		{"strict about nothing", "strict_require = []", func(f *File) { f.Policy.StrictRequire = []limits.Dimension{} }},
 		{"strict about disk", "strict_require = ['disk', 'open_files']", func(f *File) {
 			f.Policy.StrictRequire = []limits.Dimension{limits.Disk, limits.OpenFiles}
@@ -208,7 +212,7 @@ func TestParseErrors(t *testing.T) {
 		want     string // from the line on, or a part of it after "..."
 	}{
 		// What is not known.
-		{"unknown at the top", "\nfoo = 1", 2, `foo is not a known key: expected one of runtime, mode, strict_require, group, results, results_max, results_max_age, allow_annotations, io_device, limits, ceilings, profiles, oom`},
+		{"unknown at the top", "\nfoo = 1", 2, `foo is not a known key: expected one of runtime, mode, strict_require, supervise, group, results, results_max, results_max_age, allow_annotations, io_device, limits, ceilings, profiles, oom`},
 		{"near miss at the top", "run-time = 'runc'", 1, `run-time is not a known key: did you mean runtime?`},
 		{"near miss table", "[limit]\nmemory = 1", 1, `limit is not a known key: did you mean limits?`},
 		{"near miss key", "[limits]\n# one\nmemroy = 1", 3, `limits.memroy is not a known key: did you mean memory?`},
@@ -290,6 +294,7 @@ func TestParseErrors(t *testing.T) {
 		{"no age", "results_max_age = '0s'", 1, `results_max_age = "0s" is zero: expected a duration such as 168h`},
 		{"endless age", "results_max_age = 'none'", 1, `results_max_age = "none" is not a duration: expected a duration such as 168h`},
 		{"dimension", "strict_require = ['memory',\n 'cpus']", 2, `strict_require = "cpus" is not a dimension: expected one of memory, swap, pids, cpu, io,`},
+		{"what the supervisor cannot do", "supervise = ['memory', 'disk']", 1, `supervise = "disk" is not a dimension: expected one of memory, pids, cpu, io`},
 		{"dimension twice", "strict_require = ['memory', 'memory']", 1, `strict_require = "memory" is there twice: expected`},
 		{"every annotation", "allow_annotations = ['*']", 1, `allow_annotations = "*" would allow every annotation: expected`},
 		{"star inside", "allow_annotations = ['a*b']", 1, `allow_annotations = "a*b" has a * that is not at its end: expected`},

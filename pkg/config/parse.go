@@ -122,7 +122,7 @@ const (
 
 var (
 	topKeys = []string{
-		"runtime", "mode", "strict_require", "group", "results", "results_max", "results_max_age", "allow_annotations", "io_device",
+		"runtime", "mode", "strict_require", "supervise", "group", "results", "results_max", "results_max_age", "allow_annotations", "io_device",
 		tableLimits, tableCeilings, tableProfiles, tableOOM,
 	}
 	oomKeys = []string{"scope", "allow", "score_adj_min"}
@@ -273,6 +273,8 @@ func (p *parser) top(s setting, name string) error {
 		return p.text(s, (*string)(&f.Policy.Mode), "auto, strict or off", checkMember("a mode", limits.ModeAuto, limits.ModeStrict, limits.ModeOff))
 	case "strict_require":
 		return p.strictRequire(s)
+	case "supervise":
+		return p.dimensions(s, &f.Policy.Supervise, limits.Supervisable[:])
 	case "group":
 		return p.text(s, &f.Group, `the name of a group, or "" for nobody`, checkGroup)
 	case "results":
@@ -371,22 +373,30 @@ func (p *parser) list(s setting, to *[]string, example, want string, check func(
 }
 
 func (p *parser) strictRequire(s setting) error {
-	var names []string
+	var all []limits.Dimension
 	for _, info := range limits.Keys {
-		if d := string(info.Dimension); !slices.Contains(names, d) {
-			names = append(names, d)
+		if !slices.Contains(all, info.Dimension) {
+			all = append(all, info.Dimension)
 		}
+	}
+	return p.dimensions(s, &p.file.Policy.StrictRequire, all)
+}
+
+// dimensions takes an array of some of these dimensions.
+func (p *parser) dimensions(s setting, to *[]limits.Dimension, all []limits.Dimension) error {
+	names := make([]string, len(all))
+	for i, d := range all {
+		names[i] = string(d)
 	}
 	var list []string
 	err := p.list(s, &list, `["memory", "pids"]`, "one of "+strings.Join(names, ", "), checkMember("a dimension", names...))
 	if err != nil {
 		return err
 	}
-	require := make([]limits.Dimension, 0, len(list))
+	*to = make([]limits.Dimension, 0, len(list))
 	for _, d := range list {
-		require = append(require, limits.Dimension(d))
+		*to = append(*to, limits.Dimension(d))
 	}
-	p.file.Policy.StrictRequire = require
 	return nil
 }
 

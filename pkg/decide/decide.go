@@ -24,6 +24,10 @@ type Call struct {
 	// for it gets no limits, one that only claims it no defaults.
 	Pause spec.Pause
 
+	// Supervisor says whether there is a supervisor for the container; the zero
+	// value: nobody has looked.
+	Supervisor limits.Mechanism
+
 	// NoBundle says that there is no container yet, only what it would ask for:
 	// no disk is looked for behind its files.
 	NoBundle bool
@@ -65,8 +69,13 @@ func Plan(cfg *config.File, doc *spec.Document, call Call) (*limits.Plan, error)
 	}
 	if call.NoBundle {
 		in.Request = nil
+		req.OwnPIDNamespace = true // as every engine gives one that nobody asks not to
 	}
-	return limits.Resolve(policy, req, call.probe(in))
+	machine := call.probe(in)
+	if call.Supervisor.Enforcer != limits.EnforcerSupervisor || machine.Supervisor.Enforcer != limits.EnforcerNone {
+		machine.Supervisor = call.Supervisor // else the kernel has nothing for one
+	}
+	return limits.Resolve(policy, req, machine)
 }
 
 // askForNone takes the defaults from a request, up to the ceilings: what any

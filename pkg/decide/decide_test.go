@@ -2,6 +2,7 @@ package decide_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/agentbox/agentbox/pkg/config"
@@ -130,5 +131,42 @@ func TestPause(t *testing.T) {
 				t.Error("the configuration was changed")
 			}
 		})
+	}
+}
+
+// TestTheSupervisorOfThePlan: there is one where the call has found one and the
+// kernel has what it needs, for a container with a pid namespace of its own.
+func TestTheSupervisorOfThePlan(t *testing.T) {
+	const own, shared = `{"linux":{"namespaces":[{"type":"pid"}]}}`, `{"linux":{"namespaces":[]}}`
+	found := limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
+	missing := limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "there is no such program"}
+	old := func(in host.Input) limits.Host {
+		h := bare(in)
+		h.Supervisor = limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "no pidfds"}
+		return h
+	}
+	for _, c := range []struct {
+		name   string
+		spec   string
+		call   decide.Call
+		want   limits.Enforcer
+		detail string
+	}{
+		{"one", own, decide.Call{Bundle: "/b", Supervisor: found, Probe: bare}, limits.EnforcerSupervisor, ""},
+		{"no bundle", `{}`, decide.Call{NoBundle: true, Supervisor: found, Probe: bare}, limits.EnforcerSupervisor, ""},
+		{"a shared namespace", shared, decide.Call{Bundle: "/b", Supervisor: found, Probe: bare}, limits.EnforcerNone, "pid namespace of its own"},
+		{"no program", own, decide.Call{Bundle: "/b", Supervisor: missing, Probe: bare}, limits.EnforcerNone, "there is no such program"},
+		{"an old kernel", own, decide.Call{Bundle: "/b", Supervisor: found, Probe: old}, limits.EnforcerNone, "no pidfds"},
+		{"nobody looked, on an old kernel", own, decide.Call{Bundle: "/b", Probe: old}, limits.EnforcerNone, "there is none"},
+	} {
+		cfg := config.Default()
+		cfg.Policy.Defaults[limits.KeyWallTime] = limits.Limit(60e9)
+		plan, err := decide.Plan(cfg, parse(t, c.spec), c.call)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if e := plan.Entry(limits.KeyWallTime); e.Enforcer != c.want || !strings.Contains(e.Detail, c.detail) {
+			t.Errorf("%s: %+v, want %s with %q", c.name, e, c.want, c.detail)
+		}
 	}
 }

@@ -164,7 +164,7 @@ func checkSwap(f *Facts, r *resolved) []Finding {
 		return nil
 	}
 	e := r.plan.Entry(limits.KeySwap)
-	if e.Value.None || e.ByKernel() {
+	if e.Value.None || e.ByKernel() || e.BySupervisor() {
 		return nil
 	}
 	fix := mechanismFix(f, r.plan, limits.KeySwap)

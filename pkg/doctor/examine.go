@@ -32,6 +32,7 @@ func Examine(f Facts) Report {
 		},
 		Runtime: RuntimeReport{Name: cmp.Or(f.Runtime.Program, f.Runtime.Name), Path: f.Runtime.Path, Version: f.Runtime.Version},
 	}
+	report.Supervisor = supervisorReport(&f)
 	for _, m := range r.missing {
 		report.Missing = append(report.Missing, Missing(m))
 	}
@@ -53,13 +54,14 @@ func Examine(f Facts) Report {
 func resolve(f *Facts) *resolved {
 	policy := f.Config.Policy
 	policy.Mode = limits.ModeAuto
-	plan, err := limits.Resolve(policy, limits.Request{}, f.Host)
+	request := limits.Request{OwnPIDNamespace: true}
+	plan, err := limits.Resolve(policy, request, f.Host)
 	if err != nil {
 		return &resolved{refused: err.Error()}
 	}
 	r := &resolved{plan: plan}
 	policy.Mode, policy.StrictRequire = limits.ModeStrict, f.Required
-	_, err = limits.Resolve(policy, limits.Request{}, f.Host)
+	_, err = limits.Resolve(policy, request, f.Host)
 	if strict, ok := errors.AsType[*limits.UnenforceableError](err); ok {
 		r.missing = strict.Missing
 	}
@@ -99,7 +101,7 @@ func dimension(f *Facts, r *resolved, d limits.Dimension) Dimension {
 		info, _ := e.Key.Info() // the keys of a plan are known
 		row.Limits = append(row.Limits, Limit{
 			Key: e.Key, Effective: *result.NumberOf(info, e.Value), Unit: result.UnitOf(info),
-			Enforcer: e.Enforcer, Mechanism: e.Mechanism,
+			Enforcer: e.Enforcer, Mechanism: e.Mechanism, Precision: e.Precision,
 		})
 		details = append(details, e.Detail)
 		if e.Enforcer == limits.EnforcerNone {
@@ -139,8 +141,10 @@ func answer(list []Limit) Answer {
 		return NotEnforced
 	case count[limits.EnforcerProcess]:
 		return PerProcess
-	case count[limits.EnforcerKernel] + count[limits.EnforcerSupervisor]:
+	case count[limits.EnforcerKernel]:
 		return Enforced
+	case count[limits.EnforcerKernel] + count[limits.EnforcerSupervisor]:
+		return Supervised
 	}
 	return Partly
 }
@@ -161,8 +165,24 @@ func fixOf(f *Facts, r *resolved, d limits.Dimension, row Dimension) *Fix {
 				return mechanismFix(f, r.plan, l.Key)
 			}
 		}
+	case Supervised: // the kernel would be better
+		for _, l := range row.Limits {
+			if l.Enforcer == limits.EnforcerSupervisor && f.Host.Mechanisms[l.Key].Enforcer == limits.EnforcerNone {
+				return mechanismFix(f, r.plan, l.Key)
+			}
+		}
 	}
 	return nil
+}
+
+func supervisorReport(f *Facts) SupervisorReport {
+	s := SupervisorReport{Program: f.Supervisor}
+	if f.Host.Supervisor.Enforcer != limits.EnforcerSupervisor {
+		s.Reason = cmp.Or(f.Host.Supervisor.Reason, "nobody has looked for one")
+		return s
+	}
+	s.Available, s.Reason, s.Stops = true, f.Host.SupervisorNoIO, cmp.Or(f.Freezer, "SIGSTOP")
+	return s
 }
 
 // setLimit is for a dimension that is required and has no limit. Where nothing
@@ -200,6 +220,8 @@ func groupKill(f *Facts, plan *limits.Plan) GroupKill {
 		return GroupKill{Answer: NotLimited, Reason: fmt.Sprintf("the configuration has the oom scope %s", plan.OOMScope)}
 	case memory.Value.None:
 		return GroupKill{Answer: NotLimited, Reason: "the configuration has no limit for memory"}
+	case memory.BySupervisor():
+		return GroupKill{Answer: Supervised, Mechanism: limits.SupervisorName}
 	case f.Host.CgroupVersion == 1:
 		return GroupKill{Answer: NotEnforced, Reason: f.Host.GroupKill.Reason, Fix: unified(f)}
 	case !memory.ByKernel():

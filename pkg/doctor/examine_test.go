@@ -502,6 +502,39 @@ func TestAnswers(t *testing.T) {
 			"it has no limit in the configuration",
 		},
 		{
+			"a limit of the supervisor", func(f *Facts) {
+				supervisable(f)
+				no(f, limits.KeyPids, "not here")
+			}, limits.Pids, row{"supervised", "supervisor", ""}, "only the supervisor does: not here",
+		},
+		{
+			"the supervisor, and what the kernel lacks", func(f *Facts) {
+				supervisable(f)
+				no(f, limits.KeySwap, "not accounted")
+				f.Kernel.Release, f.Kernel.Cmdline = "5.10.0", ""
+			}, limits.Swap, row{"supervised", "supervisor", "boot with swapaccount=1 on the kernel's command line"}, "only the supervisor does: not accounted; counted as memory",
+		},
+		{
+			"the supervisor by choice", func(f *Facts) {
+				supervisable(f)
+				f.Config.Policy.Supervise = []limits.Dimension{limits.CPU}
+			}, limits.CPU, row{"supervised", "supervisor", ""}, "only the supervisor does: 2 from the default lowered to 1, the built-in ceiling of this host; the configuration has it in supervise",
+		},
+		{
+			"a time", func(f *Facts) {
+				supervisable(f)
+				f.Config.Policy.Defaults[limits.KeyWallTime] = limits.Limit(60e9)
+			}, limits.WallTime, row{"supervised", "supervisor", ""}, "",
+		},
+		{
+			"one key by the supervisor, one by nobody", func(f *Facts) {
+				supervisable(f)
+				f.Config.Policy.Defaults[limits.KeyMemoryHigh] = limits.Limit(1 << 30)
+				no(f, limits.KeyMemory, "not here")
+				no(f, limits.KeyMemoryHigh, "nor here")
+			}, limits.Memory, row{"partly", "nor here", ""}, "only the supervisor does: not here",
+		},
+		{
 			"one key of two", func(f *Facts) {
 				f.Config.Policy.Defaults[limits.KeyMemoryHigh] = limits.Limit(1 << 30)
 				no(f, limits.KeyMemoryHigh, "not here")
@@ -585,6 +618,52 @@ func TestGroupKill(t *testing.T) {
 	f.Host.GroupKill = limits.Mechanism{Name: "memory.oom.group", Enforcer: limits.EnforcerNone, Reason: "too old"}
 	if g := Examine(f).GroupKill; g.Answer != NotEnforced || g.Reason != "too old" || g.Fix != nil {
 		t.Errorf("old kernel: %+v", g)
+	}
+}
+
+// supervisable gives a host a supervisor.
+func supervisable(f *Facts) {
+	f.Supervisor = "/usr/local/bin/agentbox"
+	f.Host.Supervisor = limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
+	f.Host.CPUs, f.Host.SupervisorNoIO = 1, ""
+}
+
+func TestTheSupervisorItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *Facts)
+		want   SupervisorReport
+	}{
+		"signals":       {func(f *Facts) { f.Freezer = "" }, SupervisorReport{Available: true, Stops: "SIGSTOP"}},
+		"a freezer":     {func(f *Facts) { f.Freezer = "cgroup.freeze" }, SupervisorReport{Available: true, Stops: "cgroup.freeze"}},
+		"no I/O":        {func(f *Facts) { f.Host.SupervisorNoIO, f.Freezer = "no /proc/PID/io", "" }, SupervisorReport{Available: true, Stops: "SIGSTOP", Reason: "no /proc/PID/io"}},
+		"no pidfds":     {func(f *Facts) { f.Host.Supervisor = limits.Mechanism{Enforcer: limits.EnforcerNone, Reason: "too old"} }, SupervisorReport{Reason: "too old"}},
+		"nobody looked": {func(f *Facts) { f.Host.Supervisor = limits.Mechanism{} }, SupervisorReport{Reason: "nobody has looked for one"}},
+	} {
+		f := facts(t)
+		supervisable(&f)
+		c.change(&f)
+		c.want.Program = f.Supervisor
+		if got := Examine(f).Supervisor; got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestSwapThatTheSupervisorCountsIsNoRisk, and a sandbox that it ends ends as one.
+func TestSwapThatTheSupervisorCountsIsNoRisk(t *testing.T) {
+	f := facts(t)
+	no(&f, limits.KeyMemory, "not here")
+	no(&f, limits.KeySwap, "not here")
+	f.SwapBytes = 1 << 30
+	hasSwap := func(r Report) bool {
+		return slices.ContainsFunc(r.Findings, func(x Finding) bool { return x.Check == "swap" })
+	}
+	if r := Examine(f); !hasSwap(r) || r.GroupKill.Answer != NotEnforced {
+		t.Errorf("without a supervisor: %+v, %+v", r.Findings, r.GroupKill)
+	}
+	supervisable(&f)
+	if r := Examine(f); hasSwap(r) || r.GroupKill.Answer != Supervised || r.GroupKill.Mechanism != "supervisor" {
+		t.Errorf("with one: %+v, %+v", r.Findings, r.GroupKill)
 	}
 }
 

@@ -26,8 +26,12 @@ type Facts struct {
 	Systemd   bool   // systemd runs this machine
 	SwapBytes int64  // size of all swap that is on
 	Self      string // absolute path of agentbox-runtime; empty: not found
-	RootDisk  string // the kernel's name of the disk behind "/"; empty: not known or several
-	Tools     Tools
+
+	Supervisor string // absolute path of the program that is the supervisor; empty: nobody has looked
+	Freezer    string // the file by which it could stop a sandbox; empty: none, it sends signals
+
+	RootDisk string // the kernel's name of the disk behind "/"; empty: not known or several
+	Tools    Tools
 }
 
 // Config is agentbox's own configuration.

@@ -34,6 +34,10 @@ type Options struct {
 	CgroupsPath string // linux.cgroupsPath of the containers that are meant; empty: as runc by hand
 	Systemd     bool   // the low-level runtime uses its systemd driver
 
+	// Supervisor is the absolute path of the program that would be the supervisor;
+	// empty: the report is to be without one.
+	Supervisor string
+
 	// Required are the dimensions that have to be enforced; nil: those of
 	// strict_require.
 	Required []limits.Dimension
@@ -84,6 +88,7 @@ func (g *gatherer) gather(ctx context.Context) Facts {
 	f.Host = g.host(cfg)
 	g.cgroups()
 	g.kernel()
+	f.Supervisor, f.Freezer = g.o.Supervisor, g.freezer()
 	f.Results = Results{Dir: cfg.ResultsDir, Problem: g.keeps(cfg.ResultsDir)}
 	f.Runtime = g.runtime(ctx, cfg.Runtime)
 	return g.facts
@@ -123,6 +128,11 @@ func (g *gatherer) host(cfg *config.File) limits.Host {
 	})
 	if len(h.IO.Disks)+len(h.IO.Diskless) == 0 {
 		h.IO = limits.HostIO{Unknown: true}
+	}
+	if g.o.Supervisor == "" {
+		h.Supervisor = limits.Mechanism{}
+	} else if h.Supervisor.Enforcer != limits.EnforcerNone {
+		h.Supervisor = limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
 	}
 	return h
 }

@@ -390,3 +390,22 @@ func TestFilesThatAreNone(t *testing.T) {
 		}
 	}
 }
+
+// TestFreezer: cgroup v2 has it in every cgroup since Linux 5.2; a folder that is
+// not ours has none for us.
+func TestFreezer(t *testing.T) {
+	root := cgrouptest.Tree(t, "v2-7.2")
+	if got := machine(t, root).Freezer; got != "" {
+		t.Errorf("%q before there is such a file", got)
+	}
+	cgrouptest.Write(t, root, "sys/fs/cgroup/system.slice/cgroup.events", "populated 1\n")
+	cgrouptest.Write(t, root, "sys/fs/cgroup/system.slice/cgroup.freeze", "0\n")
+	if got := machine(t, root).Freezer; got != "cgroup.freeze" {
+		t.Errorf("%q, want cgroup.freeze", got)
+	}
+	g := gathererOf(t, root)
+	g.access = func(string, uint32) error { return unix.EACCES }
+	if got := g.gather(context.Background()).Freezer; got != "" {
+		t.Errorf("%q in cgroups that cannot be written", got)
+	}
+}

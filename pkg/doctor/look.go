@@ -86,6 +86,29 @@ func (g *gatherer) folder(at string) Folder {
 	return f
 }
 
+// freezer returns the name of the file by which a process in a cgroup of a
+// container can be stopped: that of cgroup v2 is in every cgroup but the root, since
+// Linux 5.2, and needs no controller. Empty: there is none that may be written.
+func (g *gatherer) freezer() string {
+	const v1, v2 = "freezer.state", "cgroup.freeze"
+	switch g.facts.Host.CgroupVersion {
+	case 1:
+		mounts, err := g.fs.Mounts()
+		if err != nil {
+			return ""
+		}
+		if m, ok := cgroup.FindMount(mounts, "freezer"); ok && g.writable(m.Point) {
+			return v1
+		}
+	case 2:
+		chain := g.facts.Cgroup.Chain
+		if n := len(chain); n > 0 && chain[n-1].Writable && g.look(g.folders(""), "cgroup.events", v2, "") == Yes {
+			return v2
+		}
+	}
+	return ""
+}
+
 // own returns the cgroup of this process in the hierarchy of a controller; "/"
 // when it is not known.
 func (g *gatherer) own(controller string) string {

@@ -19,6 +19,7 @@ type Report struct {
 	Cgroup        CgroupReport        `json:"cgroup"`
 	Configuration ConfigurationReport `json:"configuration"`
 	Runtime       RuntimeReport       `json:"runtime"`
+	Supervisor    SupervisorReport    `json:"supervisor"`
 
 	// Dimensions has an entry for each dimension; none when the configuration
 	// cannot be used by any container.
@@ -63,12 +64,24 @@ type RuntimeReport struct {
 	Version string `json:"version"` // empty: not known
 }
 
+// SupervisorReport says whether agentbox's supervisor can enforce limits here, in
+// place of the kernel.
+type SupervisorReport struct {
+	Available bool   `json:"available"`
+	Program   string `json:"program"` // empty: none
+	Reason    string `json:"reason"`  // why not, or what it cannot enforce; empty: it can do all it is for
+	// Stops is by what it holds a sandbox back: cgroup.freeze, freezer.state, or
+	// SIGSTOP where there is no freezer. Empty: not available.
+	Stops string `json:"stops"`
+}
+
 // Answer says whether the limits of a dimension hold.
 type Answer string
 
 // The answers.
 const (
 	Enforced    Answer = "yes"         // by the kernel, for the sandbox as a whole
+	Supervised  Answer = "supervised"  // by agentbox's supervisor, for the sandbox as a whole
 	PerProcess  Answer = "per_process" // by the kernel, for each process on its own
 	Partly      Answer = "partly"      // some of its limits, or in some places only
 	NotEnforced Answer = "no"
@@ -93,11 +106,12 @@ type Limit struct {
 	Unit      string          `json:"unit"`
 	Enforcer  limits.Enforcer `json:"enforcer"`
 	Mechanism string          `json:"mechanism"`
+	Precision string          `json:"precision"` // of the supervisor: how exact it is; empty for the others
 }
 
 // GroupKill says whether a sandbox that runs out of memory ends as one.
 type GroupKill struct {
-	Answer    Answer `json:"answer"` // yes, no, or not_limited where the configuration does not want it
+	Answer    Answer `json:"answer"` // yes, supervised, no, or not_limited where the configuration does not want it
 	Mechanism string `json:"mechanism"`
 	Reason    string `json:"reason"` // why not
 	Fix       *Fix   `json:"fix"`

@@ -44,6 +44,7 @@ type Use struct {
 	Memory, Tasks int64
 	CPU           time.Duration
 	Read, Written int64
+	Refused       int64 // tasks that were killed for being too many
 }
 
 // Host is told what happens. Its methods are called on the engine's thread,

@@ -28,6 +28,7 @@ const mib = 1 << 20
 const load = 64 * mib
 
 func TestMain(m *testing.M) {
+	runWorkload()
 	if role := os.Getenv(roleVariable); role != "" {
 		playRole(role)
 		return

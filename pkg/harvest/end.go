@@ -19,7 +19,7 @@ func End(states state.Store, st *state.State, seen verdict.Exit, now time.Time) 
 	if st.Started == nil {
 		return nil, nil
 	}
-	collect(st, seen)
+	collect(states, st, seen)
 	st.Evidence.Exit = seen
 	err := states.Update(st)
 	return conclude(st, now), err

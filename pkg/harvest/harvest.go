@@ -22,10 +22,10 @@ import (
 //
 // It can be called again. Evidence that has an exit is final, and what was read
 // once is better than nothing when the cgroup is gone meanwhile.
-func Collect(st *state.State) { collect(st, exitOf(st)) }
+func Collect(states state.Store, st *state.State) { collect(states, st, exitOf(st)) }
 
 // collect is Collect for an exit that was seen, or not.
-func collect(st *state.State, exit verdict.Exit) {
+func collect(states state.Store, st *state.State, exit verdict.Exit) {
 	st.Name = Name(st)
 	if st.Evidence != nil && st.Evidence.Exit.Code != nil {
 		return
@@ -46,6 +46,12 @@ func collect(st *state.State, exit verdict.Exit) {
 	}
 	addKill(st.Evidence, killed)
 	st.Evidence.Exit = exit
+	strike, err := states.Strike(st.Root, st.ID)
+	if err != nil {
+		warn(st, "whether the supervisor ended the sandbox is not known: "+err.Error())
+		return
+	}
+	st.Evidence.Strike = strike
 }
 
 // warn adds a warning once: a delete that the low-level runtime refused is
@@ -124,7 +130,7 @@ func Finish(states state.Store, st *state.State) error {
 // left the pid, and nothing was seen of the container. Only a pid file of our own
 // tells: a caller may have removed its own.
 func startFailed(states state.Store, st *state.State) bool {
-	if ev := st.Evidence; ev != nil && (ev.CgroupVersion != 0 || ev.Exit.Code != nil) {
+	if ev := st.Evidence; ev != nil && (ev.CgroupVersion != 0 || ev.Exit.Code != nil || ev.Strike != nil) {
 		return false
 	}
 	if st.PidFile != states.PidFile(st.Root, st.ID) {
@@ -149,13 +155,13 @@ func conclude(st *state.State, now time.Time) *result.Result {
 
 // Live describes a sandbox that has a state: created, running, or ended and not
 // deleted yet.
-func Live(st *state.State) *result.Result {
+func Live(states state.Store, st *state.State) *result.Result {
 	if st.Started == nil {
 		st.Name = Name(st)
 		return st.Result()
 	}
 	running := isRunning(st) // before the evidence, which else could miss the end
-	Collect(st)
+	Collect(states, st)
 	if !running {
 		return conclude(st, time.Now())
 	}

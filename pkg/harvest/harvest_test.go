@@ -45,9 +45,12 @@ func started(t *testing.T) (st *state.State, tree string) {
 	}, tree
 }
 
+// noStates is a store in which the supervisor has recorded nothing.
+var noStates = state.Store{Dir: "/nonexistent"}
+
 func TestCollect(t *testing.T) {
 	st, _ := started(t)
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	if len(st.Warnings) != 0 {
 		t.Errorf("warnings %q", st.Warnings)
 	}
@@ -71,11 +74,11 @@ func TestScopeRanOut(t *testing.T) {
 	}
 	cgrouptest.Write(t, tree, "sys/fs/cgroup"+inner.Path+"/cgroup.procs", "")
 	st.Started.Cgroup.Places[""] = inner
-	if r := harvest.Live(st); r.ErrorCode != verdict.HostMemoryExhausted {
+	if r := harvest.Live(noStates, st); r.ErrorCode != verdict.HostMemoryExhausted {
 		t.Errorf("without its unit: %s %s", r.Status, r.ErrorCode)
 	}
 	st.Evidence, st.Started.Cgroup.Unit = nil, &unit
-	if r := harvest.Live(st); r.Status != verdict.OOMKilled || r.ErrorCode != verdict.MemoryLimitExceeded {
+	if r := harvest.Live(noStates, st); r.Status != verdict.OOMKilled || r.ErrorCode != verdict.MemoryLimitExceeded {
 		t.Errorf("%s %s %q", r.Status, r.ErrorCode, r.Warnings)
 	}
 }
@@ -101,8 +104,8 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			st, tree := started(t)
 			tt.change(st, tree)
-			harvest.Collect(st)
-			harvest.Collect(st) // a delete that was refused, and another
+			harvest.Collect(noStates, st)
+			harvest.Collect(noStates, st) // a delete that was refused, and another
 			if len(st.Warnings) != 1 || !strings.Contains(st.Warnings[0], tt.says) {
 				t.Errorf("warnings %q, want one with %q", st.Warnings, tt.says)
 			}
@@ -117,20 +120,20 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 // sweep after a crash, the delete after run --keep.
 func TestCollectAgain(t *testing.T) {
 	st, tree := started(t)
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	cgrouptest.Write(t, tree, "sys/fs/cgroup"+scope+"/pids.events", "max 9\n")
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	if *st.Evidence.PidsMax != 9 {
 		t.Errorf("not read again: %+v", st.Evidence)
 	}
 	cgrouptest.Remove(t, tree, "sys/fs/cgroup"+scope)
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	if st.Evidence.PidsMax == nil || st.Usage == nil || len(st.Warnings) != 0 {
 		t.Errorf("what was known is lost: %+v, warnings %q", st.Evidence, st.Warnings)
 	}
 	code := 3
 	st.Evidence.Exit = verdict.Exit{Source: verdict.ExitWait, Code: &code}
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	if got := st.Evidence.Exit; got.Source != verdict.ExitWait || *got.Code != 3 {
 		t.Errorf("the exit that was seen is lost: %+v", got)
 	}
@@ -169,7 +172,7 @@ func TestExitJSON(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(st.Bundle, "exit.json"), []byte(tt.content), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			harvest.Collect(st)
+			harvest.Collect(noStates, st)
 			mustExit(t, st, tt.code)
 		})
 	}
@@ -196,7 +199,7 @@ func TestExitJSONIsNoTrap(t *testing.T) {
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	harvest.Collect(st) // does not wait for a writer
+	harvest.Collect(noStates, st) // does not wait for a writer
 	mustExit(t, st, -1)
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
@@ -209,7 +212,7 @@ func TestExitJSONIsNoTrap(t *testing.T) {
 	if err := os.Symlink(target, name); err != nil {
 		t.Fatal(err)
 	}
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	mustExit(t, st, -1)
 }
 
@@ -219,7 +222,7 @@ func TestFinish(t *testing.T) {
 	if err := states.Create(st); err != nil {
 		t.Fatal(err)
 	}
-	harvest.Collect(st)
+	harvest.Collect(noStates, st)
 	if err := harvest.Finish(states, st); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +332,7 @@ func TestLive(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			st, _ := started(t)
 			tt.change(st)
-			r := harvest.Live(st)
+			r := harvest.Live(noStates, st)
 			if r.Status != tt.status || r.Events.OOMKill != tt.kills {
 				t.Errorf("%s with %d kills, want %s with %d", r.Status, r.Events.OOMKill, tt.status, tt.kills)
 			}
@@ -429,7 +432,7 @@ func TestEndIsWhatDeleteKeeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	harvest.Collect(later)
+	harvest.Collect(states, later)
 	if err := harvest.Finish(states, later); err != nil {
 		t.Fatal(err)
 	}
@@ -439,6 +442,55 @@ func TestEndIsWhatDeleteKeeps(t *testing.T) {
 	}
 	if k := kept[0]; k.Status != told.Status || k.ExitSource != told.ExitSource || *k.ExitCode != 137 || k.Events != told.Events || k.Message != told.Message {
 		t.Errorf("kept %+v, told %+v", k, told)
+	}
+}
+
+// TestAStrikeOfTheSupervisorIsTheVerdict also where there is no cgroup and nobody
+// saw the exit.
+func TestAStrikeOfTheSupervisorIsTheVerdict(t *testing.T) {
+	strike := verdict.Strike{Code: verdict.MemoryLimitExceeded, Limit: 1 << 30, Measured: 3 << 29, At: time.Now().UTC()}
+	for name, change := range map[string]func(st *state.State){
+		"a cgroup":  func(*state.State) {},
+		"no cgroup": func(st *state.State) { st.Started.Cgroup = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			st, _ := started(t)
+			change(st)
+			states := state.Store{Dir: t.TempDir()}
+			st.PidFile = states.PidFile(st.Root, st.ID) // which nobody left
+			if err := states.Create(st); err != nil {
+				t.Fatal(err)
+			}
+			if err := states.PutStrike(st.Root, st.ID, strike); err != nil {
+				t.Fatal(err)
+			}
+			harvest.Collect(states, st)
+			if err := harvest.Finish(states, st); err != nil {
+				t.Fatal(err)
+			}
+			kept, err := st.Results.Newest(st.ID, 1)
+			if err != nil || len(kept) != 1 {
+				t.Fatalf("kept %v, %v", kept, err)
+			}
+			if k := kept[0]; k.Status != verdict.LimitKilled || k.ErrorCode != strike.Code || k.Evidence.Strike == nil || *k.Evidence.Strike != strike || !strings.Contains(k.Message, "1.5GiB") {
+				t.Errorf("kept %+v with the strike %+v", k, k.Evidence.Strike)
+			}
+		})
+	}
+}
+
+func TestAStrikeThatCannotBeReadIsSaid(t *testing.T) {
+	st, _ := started(t)
+	states := state.Store{Dir: t.TempDir()}
+	if err := states.Create(st); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(states.Path(st.Root, st.ID), "strike"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harvest.Collect(states, st)
+	if len(st.Warnings) != 1 || !strings.Contains(st.Warnings[0], "whether the supervisor ended the sandbox is not known") {
+		t.Errorf("warnings %q", st.Warnings)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/agentbox/agentbox/pkg/cgroup"
 	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/oomlog"
+	"github.com/agentbox/agentbox/pkg/procfs"
 	"github.com/agentbox/agentbox/pkg/state"
 	"github.com/agentbox/agentbox/pkg/verdict"
 )
@@ -46,7 +47,7 @@ func TestKernelLog(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			started := &state.Started{
-				Init: state.Process{Pid: 42},
+				Init: procfs.Process{Pid: 42},
 				Cgroup: &cgroup.Paths{
 					Version: 2, Places: map[string]cgroup.Place{"": {Mount: cgroup.MountPoint, Path: own}},
 					Unit: &cgroup.Place{Mount: cgroup.MountPoint, Path: unit},

@@ -49,6 +49,8 @@ type Input struct {
 // Probe returns the facts of this machine for one container. It does not fail:
 // what cannot be found out is a missing mechanism with a reason, or a zero.
 //
+// Of the supervisor it says only what the kernel lacks for one.
+//
 // The cgroups and kernel.pid_max are looked up in f; memory, CPUs and rlimits
 // are those of the running process.
 func Probe(f cgroup.FS, in Input) limits.Host {
@@ -79,6 +81,7 @@ func (p *prober) probe() limits.Host {
 	p.cgroups()
 	p.io()
 	p.rlimits()
+	p.supervisor()
 	p.host.MemoryBytes = memoryBytes()
 	p.host.CPUs = runtime.NumCPU()
 	p.host.PidMax = p.pidMax()

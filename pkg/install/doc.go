@@ -27,10 +27,13 @@ const (
 	Containerd Engine = "containerd"
 	CRIO       Engine = "crio"
 	Podman     Engine = "podman"
+	// Systemd is no engine of containers: it runs the supervisor, as the service
+	// UnitName.
+	Systemd Engine = "systemd"
 )
 
 // Engines are all engines, in the order in which people are told of them.
-var Engines = []Engine{Docker, Containerd, CRIO, Podman}
+var Engines = []Engine{Docker, Containerd, CRIO, Podman, Systemd}
 
 // RuntimeName is what agentbox is called in every engine: docker run
 // --runtime=agentbox, and the handler of a Kubernetes RuntimeClass.
@@ -42,13 +45,14 @@ const RuntimeType = "io.containerd.agentbox.v1"
 
 // The programs that engines start.
 const (
-	Program  = "agentbox-runtime"
-	ShimName = "containerd-shim-agentbox-v1"
+	Program    = "agentbox-runtime"
+	Supervisor = "agentbox"
+	ShimName   = "containerd-shim-agentbox-v1"
 )
 
 // Want is what an engine is to be told.
 type Want struct {
-	Runtime string // absolute path of agentbox-runtime
+	Runtime string // absolute path of agentbox-runtime, or for Systemd of agentbox
 	Shim    bool   // containerd starts the shim, which starts agentbox-runtime
 	// ShimPath is the absolute path of the shim where containerd would not find
 	// it on its own PATH; empty: it does.
@@ -134,6 +138,8 @@ func editorOf(e Engine) (editor, error) {
 		return tomlEditor{crioTables, [][]string{{"crio", "runtime", "default_runtime"}}}, nil
 	case Podman:
 		return tomlEditor{podmanTables, [][]string{{"engine", "runtime"}}}, nil
+	case Systemd:
+		return unitFile{}, nil
 	}
 	return nil, fmt.Errorf("%q is not an engine that agentbox knows: expected one of %v", e, Engines)
 }

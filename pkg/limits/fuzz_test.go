@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	. "github.com/agentbox/agentbox/pkg/limits"
@@ -84,7 +85,18 @@ func makeWorld(data []byte) *world {
 	if w.chance(30) {
 		w.host.OpenFilesHard, w.host.FileSizeHard, w.host.CoreHard = max(w.number(), -1), max(w.number(), -1), max(w.number(), -1)
 	}
+	if w.chance(50) {
+		w.host = supervising(w.host)
+		if w.chance(20) {
+			w.host.SupervisorNoIO = "no /proc/PID/io"
+		}
+	}
 	w.policy = DefaultPolicy()
+	for _, d := range Supervisable {
+		if w.chance(20) {
+			w.policy.Supervise = append(w.policy.Supervise, d)
+		}
+	}
 	w.policy.Mode = []Mode{ModeAuto, ModeStrict, ModeOff}[w.next()%3]
 	if w.chance(40) {
 		maps.Copy(w.policy.Defaults, w.set(30))
@@ -95,7 +107,7 @@ func makeWorld(data []byte) *world {
 	if w.chance(20) {
 		w.policy.OOMScopes = append(w.policy.OOMScopes, ScopeProcess)
 	}
-	w.req = Request{Spec: w.set(25), Annotations: w.set(20), Kubernetes: w.chance(15), GroupKillOff: w.chance(10), OOMKillDisabled: w.chance(10)}
+	w.req = Request{Spec: w.set(25), Annotations: w.set(20), Kubernetes: w.chance(15), GroupKillOff: w.chance(10), OOMKillDisabled: w.chance(10), OwnPIDNamespace: w.chance(80)}
 	if v, ok := w.req.Spec[KeyOpenFiles]; ok && v.None {
 		w.req.Spec[KeyOpenFiles] = Value{None: true, Soft: max(w.number(), 0)}
 	}
@@ -254,7 +266,9 @@ func (w *world) checkEntry(t *testing.T, e Entry) {
 		t.Errorf("%s = %+v is looser than the default %+v and nobody asked", e.Key, e.Value, fallback)
 	}
 	m, ok := w.host.Mechanisms[e.Key]
-	if e.Enforcer != EnforcerNone && (!ok || m.Enforcer != e.Enforcer || m.Name != e.Mechanism) {
+	if e.Enforcer == EnforcerSupervisor {
+		w.checkSupervised(t, e)
+	} else if e.Enforcer != EnforcerNone && (!ok || m.Enforcer != e.Enforcer || m.Name != e.Mechanism) {
 		t.Errorf("%s is enforced by %q (%s), the host has %+v", e.Key, e.Enforcer, e.Mechanism, m)
 	}
 	if (e.Requested != nil) != (inSpec || inAnn) && w.req.Prior == nil {
@@ -294,7 +308,7 @@ func (w *world) checkDisks(t *testing.T, plan *Plan) {
 	}
 	for _, key := range IOKeys {
 		e := plan.Entry(key)
-		if w.host.Mechanisms[key].Enforcer != EnforcerKernel {
+		if w.host.Mechanisms[key].Enforcer != EnforcerKernel || e.Enforcer == EnforcerSupervisor {
 			if e.Enforcer == EnforcerKernel {
 				t.Errorf("%s = %+v without a mechanism", key, e)
 			}
@@ -374,9 +388,9 @@ func rateOf(plan *Plan, device Device, key Key) Value {
 
 func (w *world) checkCPU(t *testing.T, plan *Plan) {
 	e := plan.Entry(KeyCPUs)
-	if e.Value.None {
+	if e.Value.None || e.Enforcer == EnforcerSupervisor {
 		if plan.CPUQuota != 0 || plan.CPUPeriod != 0 {
-			t.Errorf("cpu.max = %d %d without a limit", plan.CPUQuota, plan.CPUPeriod)
+			t.Errorf("cpu.max = %d %d without a limit of the kernel", plan.CPUQuota, plan.CPUPeriod)
 		}
 		return
 	}
@@ -428,4 +442,21 @@ func TestNoRandomRequestGetsMoreThanItMay(t *testing.T) {
 		t.Errorf("%d of %d random requests had a plan, too few to mean much", planned, rounds)
 	}
 	t.Logf("%d of %d random requests had a plan", planned, rounds)
+}
+
+// checkSupervised: the supervisor is asked only where it can and where nothing
+// better is there, or where the policy wants it.
+func (w *world) checkSupervised(t *testing.T, e Entry) {
+	can := w.host.Supervisor.Enforcer == EnforcerSupervisor && w.req.OwnPIDNamespace && (e.Dimension != IO || w.host.SupervisorNoIO == "")
+	dimension := e.Dimension
+	if dimension == Swap {
+		dimension = Memory
+	}
+	better := w.host.Mechanisms[e.Key].Enforcer == EnforcerKernel && !slices.Contains(w.policy.Supervise, dimension)
+	if better && e.Key == KeySwap { // it goes with memory
+		better = w.host.Mechanisms[KeyMemory].Enforcer == EnforcerKernel && w.host.CgroupVersion != 1
+	}
+	if !can || better || e.Value.None || e.Mechanism != SupervisorName || SupervisorPrecision(e.Key) == "" {
+		t.Errorf("%+v is supervised, the host has %+v, %+v", e, w.host.Mechanisms[e.Key], w.host.Supervisor)
+	}
 }

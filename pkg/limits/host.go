@@ -15,6 +15,14 @@ type Host struct {
 	// IO is what there is for the io keys.
 	IO HostIO
 
+	// Supervisor says whether the supervisor of agentbox can watch over containers:
+	// EnforcerSupervisor, or EnforcerNone with the reason. The zero value: nobody
+	// has looked for one.
+	Supervisor Mechanism
+	// SupervisorNoIO is why the supervisor cannot tell what a process reads and
+	// writes; empty: it can.
+	SupervisorNoIO string
+
 	// GroupKill is memory.oom.group: the kernel ends a whole cgroup at once.
 	GroupKill Mechanism
 
@@ -43,7 +51,7 @@ type Enforcer string
 // The enforcers.
 const (
 	EnforcerKernel     Enforcer = "kernel"     // the kernel, for the sandbox as a whole
-	EnforcerSupervisor Enforcer = "supervisor" // measured and acted on by agentbox
+	EnforcerSupervisor Enforcer = "supervisor" // agentbox itself, for the sandbox as a whole: it measures and acts
 	EnforcerProcess    Enforcer = "process"    // the kernel, but for each process on its own
 	EnforcerNone       Enforcer = "none"       // nobody
 )

@@ -203,11 +203,19 @@ func (r *resolver) disks() error {
 // looked reports whether the disks behind the container's files were looked for.
 // Nobody does where nothing limits them.
 func (r *resolver) looked() bool {
-	return !r.host.IO.Unknown && !slices.ContainsFunc(IOKeys[:], func(key Key) bool { return r.ioMissing(key) != "" })
+	return !r.host.IO.Unknown && !slices.ContainsFunc(IOKeys[:], func(key Key) bool { return r.mechanismMissing(key) != "" })
 }
 
-// ioMissing says why the kernel cannot limit an io key here; "" when it can.
+// ioMissing says why the kernel does not limit an io key disk by disk; "" when it
+// does.
 func (r *resolver) ioMissing(key Key) string {
+	if r.plan.Entry(key).BySupervisor() {
+		return "the supervisor limits all disks together"
+	}
+	return r.mechanismMissing(key)
+}
+
+func (r *resolver) mechanismMissing(key Key) string {
 	m := r.host.Mechanisms[key]
 	if m.Enforcer == EnforcerKernel {
 		return ""

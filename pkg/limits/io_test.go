@@ -189,8 +189,8 @@ func TestEachDiskGetsItsOwnRequestElseThePolicysValue(t *testing.T) {
 			warning: "1MiB of device 8:0 from the spec is dropped: nothing here limits it",
 		},
 		{
-			name: "a supervisor writes no io.max", host: func(h *Host) { h.Mechanisms[key] = Mechanism{Enforcer: EnforcerSupervisor} }, req: asksOf(sda.Device, key, small), want: []string{},
-			warning: "nothing here limits it",
+			name: "a supervisor writes no io.max", host: func(h *Host) { *h = supervising(without(*h, "no such file", key)) }, req: supervisable(asksOf(sda.Device, key, small)), want: []string{},
+			warning: "1MiB of device 8:0 from the spec is dropped: the supervisor limits all disks together",
 		},
 		{
 			name: "the mechanism of another key is missing", host: func(h *Host) { *h = without(*h, "no such file", KeyIOReadBPS) }, key: KeyIOWriteBPS,
@@ -273,7 +273,8 @@ func TestThePlanSaysWhetherThereIsADisk(t *testing.T) {
 		"nobody looked":                    {func(h *Host) { h.IO = HostIO{Unknown: true} }, false},
 		"nobody looks without a mechanism": {func(h *Host) { h.Mechanisms, h.IO = nil, HostIO{} }, false},
 		"nor with one that is no file": {func(h *Host) {
-			h.Mechanisms[KeyIOReadBPS], h.IO = Mechanism{Enforcer: EnforcerSupervisor}, HostIO{}
+			*h = supervising(without(*h, "no such file", KeyIOReadBPS))
+			h.IO = HostIO{}
 		}, false},
 	} {
 		host := fullHost()

@@ -22,7 +22,8 @@ type Entry struct {
 	Source    Source    `json:"source"`
 	Enforcer  Enforcer  `json:"enforcer"`
 	Mechanism string    `json:"mechanism,omitempty"`
-	Detail    string    `json:"detail,omitempty"` // for a person: why lowered, why not enforced
+	Precision string    `json:"precision,omitempty"` // of the supervisor: how exact it is, for a person
+	Detail    string    `json:"detail,omitempty"`    // for a person: why lowered, why not enforced
 }
 
 // Applies reports whether the plan sets a limit for this key and something on

@@ -28,6 +28,10 @@ type Policy struct {
 	Ceilings      Set            // the most a container may ask for; a missing key has a built-in ceiling, see Resolve
 	Profiles      map[string]Set // over the defaults, picked by the container
 
+	// Supervise lists dimensions, some of Supervisable, that the supervisor enforces
+	// even where the kernel could.
+	Supervise []Dimension
+
 	// IODevices names the disks to limit in place of those that are found
 	// behind the container's files: device nodes, or files on the disk that is
 	// meant.

@@ -34,6 +34,10 @@ type Request struct {
 	IOWeightDevices []Device
 	IOFiles         []string
 
+	// OwnPIDNamespace says that the container gets a pid namespace that no other
+	// process is in: what the supervisor tells its processes by.
+	OwnPIDNamespace bool
+
 	// CPUQuota and CPUPeriod are the fields behind Spec's cpus, in
 	// microseconds; 0 is not given. The period is kept when the quota is
 	// lowered.
@@ -65,6 +69,9 @@ type Prior struct {
 	Requested *Value `json:"requested,omitempty"`
 	Value     Value  `json:"value"`
 	Source    Source `json:"source"`
+	// Removed says that no field has the value any more, because the supervisor
+	// enforces it.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // Place is a part of the container's file tree that comes from the host.

@@ -26,6 +26,7 @@ const (
 	MaxCPUPeriod     = 1_000_000
 	DefaultCPUPeriod = 100_000
 	microCPU         = 1_000_000
+	minMicroCPU      = MinCPUQuota * microCPU / MaxCPUPeriod
 	memoryShare      = 80   // percent of the host's memory that is the built-in ceiling
 	maxOOMScoreAdj   = 1000 // proc_pid_oom_score_adj(5)
 	unlimitedRlimit  = -1
@@ -131,6 +132,7 @@ func (r *resolver) entry(info KeyInfo) (Entry, error) {
 	}
 	r.recall(&e)
 	r.enforcer(&e)
+	r.supervise(&e)
 	return e, nil
 }
 
@@ -323,7 +325,7 @@ func (r *resolver) enforcer(e *Entry) {
 	m, ok := r.host.Mechanisms[e.Key]
 	if !ok {
 		e.Enforcer = EnforcerNone
-		if !e.Value.None {
+		if !e.Value.None && !e.Key.BySupervisorOnly() {
 			e.appendDetail("this version does not enforce " + string(e.Dimension))
 		}
 		return
@@ -350,6 +352,12 @@ func (r *resolver) cpuPeriod() error {
 	if e.Value.None {
 		return nil
 	}
+	if e.BySupervisor() {
+		if e.Value.N < minMicroCPU {
+			return cpuTooSmall(*e)
+		}
+		return nil
+	}
 	if period < MinCPUPeriod || period > MaxCPUPeriod {
 		quota, period = 0, DefaultCPUPeriod
 	}
@@ -367,13 +375,17 @@ func (r *resolver) cpuPeriod() error {
 		q = quotaFor(e.Value.N, period)
 	}
 	if q < MinCPUQuota {
-		info, _ := KeyCPUs.Info() // KeyCPUs is a key
-		return &RequestError{Key: KeyCPUs, Source: e.Source, Text: fmt.Sprintf(
-			"cpus %s from the %s is below the 0.001 that the kernel can enforce: give at least 0.01", info.String(e.Value), e.Source)}
+		return cpuTooSmall(*e)
 	}
 	r.plan.CPUQuota, r.plan.CPUPeriod = q, period
 	e.Value.N = MicroCPUs(q, period) // what the two numbers really give
 	return nil
+}
+
+func cpuTooSmall(e Entry) error {
+	info, _ := KeyCPUs.Info() // KeyCPUs is a key
+	return &RequestError{Key: KeyCPUs, Source: e.Source, Text: fmt.Sprintf(
+		"cpus %s from the %s is below the 0.001 that can be enforced: give at least 0.01", info.String(e.Value), e.Source)}
 }
 
 // systemdCPU says where systemd will not set the quota that was asked for: it knows
@@ -420,6 +432,12 @@ func (r *resolver) oom() error {
 		p.OOMScope = want
 	}
 	memory := p.Entry(KeyMemory)
+	if memory.BySupervisor() && p.OOMScope != ScopeContainer {
+		if p.Mode != ModeOff {
+			r.warnf("memory: the supervisor ends the whole sandbox, whatever oom scope %s says", p.OOMScope)
+		}
+		p.OOMScope = ScopeContainer
+	}
 	if p.OOMScope == ScopeContainer && memory.ByKernel() {
 		p.GroupKill = r.host.GroupKill.Enforcer == EnforcerKernel
 		if !p.GroupKill && p.Mode != ModeOff {
@@ -432,7 +450,7 @@ func (r *resolver) oom() error {
 	if r.req.GroupKillOff && p.GroupKill {
 		r.warnf("memory: memory.oom.group=0 from the spec is dropped, a sandbox ends as one")
 	}
-	if r.req.OOMKillDisabled && memory.ByKernel() {
+	if r.req.OOMKillDisabled && memory.Applies() {
 		r.warnf("memory: disableOOMKiller is dropped, a sandbox at its limit ends instead of hanging")
 	}
 	p.OOMScoreAdj = r.policy.OOMScoreAdjMin
@@ -484,8 +502,8 @@ func (r *resolver) strict() error {
 }
 
 // unenforced looks whether a dimension that strict mode requires holds: each of
-// its keys that has a limit needs the kernel, or a rlimit where nothing but a
-// rlimit exists.
+// its keys that has a limit needs the kernel, or a rlimit or the supervisor where
+// nothing else exists.
 func (p *Plan) unenforced(d Dimension) (Missing, bool) {
 	limited := false
 	for _, e := range p.Entries {
@@ -499,7 +517,12 @@ func (p *Plan) unenforced(d Dimension) (Missing, bool) {
 		if d == IO && len(p.IO.Diskless) > 0 {
 			return Missing{Dimension: d, Reason: e.Detail}, false
 		}
-		if e.Enforcer != EnforcerKernel && e.Enforcer != EnforcerProcess {
+		switch {
+		case e.Enforcer == EnforcerKernel, e.Enforcer == EnforcerProcess:
+		case e.Enforcer == EnforcerSupervisor && e.Key.BySupervisorOnly():
+		case e.Enforcer == EnforcerSupervisor:
+			return Missing{Dimension: d, Reason: "only the supervisor does: " + e.Detail}, false
+		default:
 			return Missing{Dimension: d, Reason: e.Detail}, false
 		}
 	}

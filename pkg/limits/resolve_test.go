@@ -571,7 +571,7 @@ func TestTheCPUQuotaAndItsPeriod(t *testing.T) {
 			name: "lowered to a ceiling below the minimum of the period", policy: ceiling(KeyCPUs, Limit(5_000)),
 			req: Request{Spec: Set{KeyCPUs: Limit(1_000_000)}, CPUQuota: 100_000, CPUPeriod: 100_000}, quota: 5_000, period: 1_000_000, share: 5_000,
 		},
-		{name: "less than any period can hold", req: Request{Annotations: Set{KeyCPUs: Limit(999)}}, refused: "below the 0.001 that the kernel can enforce"},
+		{name: "less than any period can hold", req: Request{Annotations: Set{KeyCPUs: Limit(999)}}, refused: "below the 0.001 that can be enforced"},
 		{name: "nothing at all", req: Request{Annotations: Set{KeyCPUs: Limit(0)}}, refused: "below the 0.001"},
 		{name: "no limit", policy: byDefault(KeyCPUs, NoLimit()), quota: 0, period: 0},
 		{
@@ -763,7 +763,7 @@ func TestStrictModeListsEverythingThatIsNotEnforced(t *testing.T) {
 	})
 	t.Run("the full list with its reasons", func(t *testing.T) {
 		host := without(fullHost(), "the pids controller is not delegated", KeyPids)
-		host.Mechanisms[KeyCPUs] = Mechanism{Name: "polling", Enforcer: EnforcerSupervisor}
+		host = supervising(without(host, "no cpu.max", KeyCPUs))
 		_, err := Resolve(strict(Memory, Pids, CPU, Disk, WallTime), Request{}, host)
 		var missing *UnenforceableError
 		if !errors.As(err, &missing) {
@@ -776,7 +776,7 @@ func TestStrictModeListsEverythingThatIsNotEnforced(t *testing.T) {
 		if want := []Dimension{Pids, CPU, Disk, WallTime}; !reflect.DeepEqual(got, want) {
 			t.Errorf("missing %v, want %v", got, want)
 		}
-		for _, part := range []string{"pids (the pids controller is not delegated)", "disk (this version does not enforce disk)", "wall_time (it has no limit in the configuration)", `mode = "auto"`} {
+		for _, part := range []string{"pids (the pids controller is not delegated; the supervisor cannot enforce it: the container has no pid namespace of its own)", "cpu (no cpu.max; ", "disk (this version does not enforce disk)", "wall_time (it has no limit in the configuration)", `mode = "auto"`} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("error %q does not say %q", err, part)
 			}

@@ -56,7 +56,7 @@ func (r *reader) io() {
 const noLimit = "no limit is configured"
 
 // dimension sums the keys of io up: the kernel enforces the dimension when it
-// enforces each of them.
+// enforces each of them, and the supervisor when it enforces one and nobody none.
 func (r *reader) dimension(keys []limits.Key) result.Enforcement {
 	all := result.Enforcement{Source: limits.SourceDefault, Enforcer: limits.EnforcerNone, Precision: "none"}
 	if len(keys) == 0 {
@@ -65,9 +65,13 @@ func (r *reader) dimension(keys []limits.Key) result.Enforcement {
 	}
 	first := r.report.Enforcement[string(keys[0])]
 	enforced, owner, detail, details := true, first.Owner, first.Detail, ""
+	enforcer, mechanism, exact := first.Enforcer, first.Mechanism, first.Precision
 	for _, key := range keys {
 		e := r.report.Enforcement[string(key)]
-		enforced = enforced && e.Enforcer == limits.EnforcerKernel
+		enforced = enforced && e.Enforcer != limits.EnforcerNone
+		if e.Enforcer == limits.EnforcerSupervisor { // the weaker one
+			enforcer, mechanism, exact = e.Enforcer, e.Mechanism, e.Precision
+		}
 		if e.Owner != first.Owner {
 			owner = ""
 		}
@@ -82,7 +86,7 @@ func (r *reader) dimension(keys []limits.Key) result.Enforcement {
 	if !enforced {
 		return all
 	}
-	all.Enforcer, all.Precision, all.Mechanism, all.Owner = first.Enforcer, first.Precision, first.Mechanism, owner
+	all.Enforcer, all.Precision, all.Mechanism, all.Owner = enforcer, exact, mechanism, owner
 	if strings.HasPrefix(all.Mechanism, throttleV1) {
 		all.Mechanism = throttleV1 // a file for each key
 	}
@@ -114,6 +118,12 @@ func (r *reader) ioKey(e limits.Entry) result.Enforcement {
 	out := result.Enforcement{Unit: result.UnitOf(info), Source: e.Source, Enforcer: limits.EnforcerNone, Precision: "none", Detail: e.Detail}
 	if e.Requested != nil {
 		out.Requested = result.NumberOf(info, *e.Requested)
+	}
+	if r.supervises(e) {
+		if !r.supervision.Taken {
+			r.loseRate(e.Key, r.untaken(info, e))
+		}
+		return r.supervised(info, e, out)
 	}
 	var loosest *cgroup.Effective
 	for _, disk := range r.plan.IO.Disks {

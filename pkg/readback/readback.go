@@ -37,10 +37,17 @@ const (
 	AtHook                // a createRuntime hook: the cgroup is set, the rlimits are not
 )
 
+// Supervision says whether the supervisor has taken the sandbox, and why not.
+type Supervision struct {
+	Taken  bool
+	Reason string // for a person
+}
+
 // Read reads the limits of the container whose first process is pid. It does not
-// fail: what cannot be read is reported as enforced by nobody.
-func Read(plan *limits.Plan, pid int, at Moment) Report {
-	r := reader{fs: cgroup.Host, rlimits: cgroup.Rlimits, plan: plan, at: at}
+// fail: what cannot be read is reported as enforced by nobody. What the supervisor
+// is to enforce holds when it has taken the sandbox.
+func Read(plan *limits.Plan, pid int, at Moment, supervision Supervision) Report {
+	r := reader{fs: cgroup.Host, rlimits: cgroup.Rlimits, plan: plan, at: at, supervision: supervision}
 	return r.read(pid)
 }
 
@@ -70,6 +77,8 @@ type reader struct {
 	rlimits func(pid int) (map[limits.Key]cgroup.Effective, error)
 	plan    *limits.Plan
 	at      Moment
+
+	supervision Supervision
 
 	found     map[limits.Key]cgroup.Effective
 	rates     map[limits.Device]cgroup.Rates
@@ -168,6 +177,16 @@ func (r *reader) enforcement(e limits.Entry) {
 	}
 	if e.Requested != nil {
 		out.Requested = result.NumberOf(info, *e.Requested)
+	}
+	if r.supervises(e) && (!holds || looser(have.Value, e.Value)) {
+		r.report.Enforcement[name] = r.supervised(info, e, out)
+		if r.supervision.Taken {
+			r.hold(e, cgroup.Effective{Value: e.Value, Above: have.Above}, true)
+		} else {
+			r.lose(e.Key, r.untaken(info, e))
+			r.hold(e, have, holds)
+		}
+		return
 	}
 	if holds {
 		out.Effective = result.NumberOf(info, have.Value)

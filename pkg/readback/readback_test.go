@@ -333,7 +333,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 
 // TestRead reads this very process, on whatever machine.
 func TestRead(t *testing.T) {
-	got := Read(planOf(t, 0, nil), os.Getpid(), AtStart)
+	got := Read(planOf(t, 0, nil), os.Getpid(), AtStart, Supervision{})
 	if e := got.Enforcement["open_files"]; e.Mechanism != "RLIMIT_NOFILE" {
 		t.Errorf("%+v", e)
 	}

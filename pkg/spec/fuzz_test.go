@@ -280,7 +280,8 @@ func document(io, s *script) string {
 	}
 	for _, a := range []string{"org.systemd.property.MemoryMax", "run.oci.x", "io.kubernetes.cri.sandbox-id", "\\u006frg.criu.config", "agentbox.dev/original", "x"} {
 		s.field(&annotations, a, []string{
-			"", `"1"`, `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"ceiling\",\"detail\":\"\\u001b[2J\"}}"`,
+			"", `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"default\",\"removed\":true},\"pids\":{\"value\":{\"n\":-1},\"removed\":true},\"cpus\":{\"value\":{\"n\":9000000},\"removed\":true}}"`,
+			`"1"`, `"{\"memory\":{\"value\":{\"n\":67108864},\"source\":\"ceiling\",\"detail\":\"\\u001b[2J\"}}"`,
 			`"{\"swap\":{\"value\":{\"n\":0},\"source\":\"ceiling\",\"requested\":{\"n\":-5}},\"pids\":{\"value\":{\"n\":100},\"source\":\"annotation\",\"detail\":\"<&>\\u2028\"}}"`,
 		})
 	}
@@ -304,6 +305,7 @@ func document(io, s *script) string {
 		"", "null", "[]", `[ {"destination":"/data", "type":"bind","source":"data","options":["rbind","ro"]},{"destination":"/proc","type":"proc","source":"proc"} ]`,
 		`[{"type":"overlay","options":["lowerdir=/a","upperdir=/b"]}]`, `[{"Source":"/x"}]`, `[{"source":5}]`, `[{"options":[5]}]`, `[{"options":{}}]`, "[5]", "{}",
 	})
+	io.field(&linux, "namespaces", []string{`[{"type":"pid"},{"type":"mount"}]`, "", `[{"type":"pid","path":"/proc/1/ns/pid"}]`, `[{"type":"pid"},{"type":"pid"}]`, `[{"type":5}]`, `[{"Type":"pid"}]`, "{}"})
 	s.field(&process, "oomScoreAdj", []string{"", "0", "-1000", "-1001", "985", "1000", "1001", "5e2", "null", `"5"`})
 	if len(rlimits) > 0 {
 		s.field(&process, "rlimits", []string{"[" + strings.Join(rlimits, ",") + "]", "null"})

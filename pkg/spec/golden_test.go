@@ -109,13 +109,8 @@ func worlds() map[string]world {
 	off.policy.Mode = limits.ModeOff
 	kubernetesLike := everythingWorld()
 	kubernetesLike.annotations, kubernetesLike.hook = nil, nil
-	supervised := v2World()
-	for k, m := range supervised.host.Mechanisms {
-		if k != limits.KeyPids {
-			m.Enforcer = limits.EnforcerSupervisor
-			supervised.host.Mechanisms[k] = m
-		}
-	}
+	wanted := everythingWorld().supervised()
+	wanted.policy.Supervise = limits.Supervisable[:]
 	systemd := v2World()
 	systemd.host.Systemd, systemd.host.SystemdVersion = true, 257
 	return map[string]world{
@@ -127,7 +122,10 @@ func worlds() map[string]world {
 		"v2, generous":                 generousWorld(),
 		"v2, no swap":                  v2World().without(limits.KeySwap),
 		"v2, no cpu":                   generousWorld().without(limits.KeyCPUs),
-		"v2, supervised":               supervised,
+		"v2, some supervised":          noMemoryWorld().without(limits.KeyCPUs, limits.KeyIOWriteBPS).supervised(),
+		"v2, supervised by choice":     wanted,
+		"v1, no memsw, supervised":     v1World().without(limits.KeySwap).supervised(),
+		"no cgroup, supervised":        noCgroupWorld().supervised(),
 		"v1":                           v1World(),
 		"v1, no memsw":                 v1World().without(limits.KeySwap),
 		"v1, weights":                  v1WeightWorld(),

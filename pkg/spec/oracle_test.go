@@ -66,30 +66,39 @@ func (w world) verifyOracle(t *testing.T, before, after *specs.Spec, plan *limit
 			t.Errorf("runc is going to set %s to %d, the plan says %d", name, got, want)
 		}
 	}
+	want := func(e limits.Entry, was int64) int64 { // of what the kernel does not hold
+		if bySupervisor(e) {
+			return 0
+		}
+		return was
+	}
 	memory, swap := plan.Entry(limits.KeyMemory), plan.Entry(limits.KeySwap)
 	if byKernel(memory) {
 		equal("Memory", out.Memory, memory.Value.N)
 		if byKernel(swap) && memory.Value.N < unlimited/2 && swap.Value.N < unlimited/2 {
 			equal("MemorySwap", out.MemorySwap, memory.Value.N+swap.Value.N)
 		}
+		if bySupervisor(swap) {
+			equal("MemorySwap", out.MemorySwap, 0)
+		}
 		if out.OomKillDisable {
 			t.Error("runc is going to switch the OOM killer off")
 		}
 	} else {
-		equal("Memory", out.Memory, in.Memory)
-		equal("MemorySwap", out.MemorySwap, in.MemorySwap)
+		equal("Memory", out.Memory, want(memory, in.Memory))
+		equal("MemorySwap", out.MemorySwap, want(memory, in.MemorySwap))
 	}
 	if e := plan.Entry(limits.KeyPids); byKernel(e) {
 		equal("PidsLimit", number(out.PidsLimit), e.Value.N)
 	} else {
-		equal("PidsLimit", number(out.PidsLimit), number(in.PidsLimit))
+		equal("PidsLimit", number(out.PidsLimit), want(e, number(in.PidsLimit)))
 	}
-	if byKernel(plan.Entry(limits.KeyCPUs)) {
+	if e := plan.Entry(limits.KeyCPUs); byKernel(e) {
 		equal("CpuQuota", out.CpuQuota, plan.CPUQuota)
 		equal("CpuPeriod", int64(out.CpuPeriod), plan.CPUPeriod)
 	} else {
-		equal("CpuQuota", out.CpuQuota, in.CpuQuota)
-		equal("CpuPeriod", int64(out.CpuPeriod), int64(in.CpuPeriod))
+		equal("CpuQuota", out.CpuQuota, want(e, in.CpuQuota))
+		equal("CpuPeriod", int64(out.CpuPeriod), want(e, int64(in.CpuPeriod)))
 	}
 	if is.OomScoreAdj == nil || *is.OomScoreAdj != plan.OOMScoreAdj {
 		t.Errorf("runc is going to set oom_score_adj to %v, the plan says %d", is.OomScoreAdj, plan.OOMScoreAdj)
@@ -119,6 +128,9 @@ func unifiedOf(in map[string]string, plan *limits.Plan) map[string]string {
 		"memory.max": limits.KeyMemory, "memory.high": limits.KeyMemoryHigh, "memory.swap.max": limits.KeySwap, "pids.max": limits.KeyPids, "cpu.max": limits.KeyCPUs,
 	} {
 		e := plan.Entry(key)
+		if bySupervisor(e) {
+			delete(want, name)
+		}
 		if !byKernel(e) {
 			continue
 		}
@@ -130,7 +142,12 @@ func unifiedOf(in map[string]string, plan *limits.Plan) map[string]string {
 	if plan.GroupKill {
 		want["memory.oom.group"] = "1"
 	}
-	if burst, err := strconv.ParseInt(want["cpu.max.burst"], 10, 64); byKernel(plan.Entry(limits.KeyCPUs)) && (err != nil || burst > plan.CPUQuota) {
+	if bySupervisor(plan.Entry(limits.KeyMemory)) {
+		delete(want, "memory.oom.group")
+	}
+	if bySupervisor(plan.Entry(limits.KeyCPUs)) {
+		delete(want, "cpu.max.burst")
+	} else if burst, err := strconv.ParseInt(want["cpu.max.burst"], 10, 64); byKernel(plan.Entry(limits.KeyCPUs)) && (err != nil || burst > plan.CPUQuota) {
 		delete(want, "cpu.max.burst")
 	}
 	return want

@@ -25,7 +25,8 @@ const (
 func (d *Document) Request(bundle string) (limits.Request, error) {
 	req := limits.Request{Spec: limits.Set{}, Prior: d.prior()}
 	for _, read := range []func(*limits.Request) error{
-		d.readMemory, d.readPids, d.readCPU, d.readUnified, d.readIO, d.readRlimits, d.readOOMScoreAdj,
+		d.readMemory, d.readPids, d.readCPU, d.readUnified, d.readRemoved, d.readIO, d.readRlimits, d.readOOMScoreAdj,
+		d.readNamespaces,
 	} {
 		if err := read(&req); err != nil {
 			return limits.Request{}, err

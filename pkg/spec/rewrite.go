@@ -75,9 +75,17 @@ func (d *Document) Apply(plan *limits.Plan, opts Options) (warnings []string, er
 }
 
 func (d *Document) applyMemory(plan *limits.Plan) error {
-	limit := plan.Entry(limits.KeyMemory)
+	limit, swap := plan.Entry(limits.KeyMemory), plan.Entry(limits.KeySwap)
+	if limit.BySupervisor() {
+		return d.dropFields("memory", "limit", "swap", "disableOOMKiller")
+	}
 	if !limit.ByKernel() {
 		return nil
+	}
+	if swap.BySupervisor() {
+		if err := d.dropFields("memory", "swap"); err != nil {
+			return err
+		}
 	}
 	memory, err := d.ensureSection("linux", "resources", "memory")
 	if err != nil {
@@ -89,7 +97,6 @@ func (d *Document) applyMemory(plan *limits.Plan) error {
 	}
 	memory.setInt("limit", limit.Value.N)
 	memory.remove(func(name string) bool { return name == "disableOOMKiller" })
-	swap := plan.Entry(limits.KeySwap)
 	if swap.ByKernel() {
 		memory.setInt("swap", addSwap(limit.Value.N, swap.Value.N))
 		return nil
@@ -121,6 +128,9 @@ func addSwap(limit, swap int64) int64 {
 
 func (d *Document) applyPids(plan *limits.Plan) error {
 	e := plan.Entry(limits.KeyPids)
+	if e.BySupervisor() {
+		return d.dropPids()
+	}
 	if !e.ByKernel() {
 		return nil
 	}
@@ -133,7 +143,11 @@ func (d *Document) applyPids(plan *limits.Plan) error {
 }
 
 func (d *Document) applyCPU(plan *limits.Plan) error {
-	if !plan.Entry(limits.KeyCPUs).ByKernel() {
+	e := plan.Entry(limits.KeyCPUs)
+	if e.BySupervisor() {
+		return d.dropFields("cpu", "quota", "period", "burst")
+	}
+	if !e.ByKernel() {
 		return nil
 	}
 	cpu, err := d.ensureSection("linux", "resources", "cpu")
@@ -157,7 +171,7 @@ func (d *Document) applyCPU(plan *limits.Plan) error {
 // of its own. memory.swap.max stands here besides memory.swap because only this
 // one survives a systemd daemon-reload.
 func (d *Document) applyUnified(plan *limits.Plan) error {
-	if plan.CgroupVersion != 2 {
+	if plan.CgroupVersion == 1 {
 		return nil
 	}
 	decided := map[string]limits.Entry{
@@ -169,14 +183,15 @@ func (d *Document) applyUnified(plan *limits.Plan) error {
 	}
 	drop := func(name string) bool {
 		if name == "memory.oom.group" {
-			return plan.GroupKill
+			return plan.GroupKill || decided["memory.max"].BySupervisor()
 		}
 		if name == "cpu.max.burst" {
 			burst, err := strconv.ParseInt(d.unified[name], 10, 64)
-			return decided["cpu.max"].ByKernel() && (err != nil || burst > plan.CPUQuota)
+			cpu := decided["cpu.max"]
+			return cpu.BySupervisor() || cpu.ByKernel() && (err != nil || burst > plan.CPUQuota)
 		}
 		e, ok := decided[name]
-		return ok && e.ByKernel()
+		return ok && (e.ByKernel() || e.BySupervisor())
 	}
 	high, swap := decided["memory.high"], decided["memory.swap.max"]
 	sets := plan.GroupKill || high.ByKernel() || swap.ByKernel()
@@ -330,7 +345,10 @@ func (d *Document) applyAnnotations(plan *limits.Plan, allow []string) (warnings
 	record := make(map[limits.Key]limits.Prior, len(plan.Entries))
 	for _, e := range plan.Entries {
 		if e.Applies() && e.Dimension != limits.IO {
-			record[e.Key] = limits.Prior{Requested: e.Requested, Value: e.Value, Source: e.Source}
+			record[e.Key] = limits.Prior{
+				Requested: e.Requested, Value: e.Value, Source: e.Source,
+				Removed: e.BySupervisor() && slices.Contains(removable, e.Key),
+			}
 		}
 	}
 	for _, disk := range plan.IO.Disks {

@@ -128,6 +128,12 @@ func noMemoryWorld() world {
 	return w
 }
 
+// supervised returns a world that has a supervisor besides.
+func (w world) supervised() world {
+	w.host.Supervisor = limits.Mechanism{Name: limits.SupervisorName, Enforcer: limits.EnforcerSupervisor}
+	return w
+}
+
 func noIOWorld() world { return v2World().without(limits.IOKeys[:]...) }
 
 // noCgroupWorld is a host where the low-level runtime uses no cgroup.

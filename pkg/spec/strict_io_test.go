@@ -161,7 +161,7 @@ func (w world) verifyIO(t *testing.T, before, after *specs.Spec, out *rewritten)
 		known = known && found.Reason == ""
 		for word, rate := range list {
 			key := ioWords[word]
-			if !known || !w.byKernelIO(key) {
+			if !known || !w.byKernelIO(key) || bySupervisor(out.plan.Entry(key)) {
 				out.mustWarn(t, string(key)+": ", fmt.Sprintf("of device %d:%d from the spec is dropped: ", d.major, d.minor))
 				continue
 			}
@@ -194,6 +194,9 @@ func (w world) verifyIO(t *testing.T, before, after *specs.Spec, out *rewritten)
 	for _, disk := range disks {
 		for word, key := range ioWords {
 			want, planned := w.rate(key, disk, asked[disk][word]), uint64(0)
+			if bySupervisor(out.plan.Entry(key)) {
+				want = 0
+			}
 			for _, p := range out.plan.IO.Disks {
 				for _, l := range p.Limits {
 					if p.Device == disk && l.Key == key {

@@ -36,6 +36,10 @@ type State struct {
 	Creator   procfs.Process `json:"creator"` // runs the low-level create, with the same pid
 	Results   result.Store   `json:"results"`
 
+	// Supervisor is the program that supervises it where no shim does; empty: none
+	// is needed, or there is none.
+	Supervisor string `json:"supervisor,omitempty"`
+
 	// EngineDir is the engine's own folder of the container, where its name is
 	// found; empty: none is known.
 	EngineDir string `json:"engine_dir,omitempty"`

@@ -23,6 +23,8 @@ import (
 //	DIR/ROOT/ID/container  symbolic link to the low-level runtime's folder of it,
 //	                       where that is not ROOT/ID
 //	DIR/ROOT/ID/pid        the pid of the first process, unless the caller keeps it
+//	DIR/ROOT/ID/strike     the verdict.Strike for which the supervisor ended it
+//	DIR/ROOT/ID/spent      what it has used of its budgets
 //
 // ROOT is the path of the low-level runtime's state folder, written as one name
 // (a hash when it is too long for one).
@@ -191,18 +193,26 @@ func read(name string) (*State, error) {
 
 // Update replaces a state that is there.
 func (s Store) Update(st *State) error {
-	dir := s.Path(st.Root, st.ID)
-	data, err := json.Marshal(st)
+	if err := replace(s.Path(st.Root, st.ID), stateName, st); err != nil {
+		return fmt.Errorf("write the state of %s: %w", st.ID, err)
+	}
+	return nil
+}
+
+// replace writes a file of a sandbox's folder, so that readers see the old one or
+// the new one. Each file has one writer at a time in one process.
+func replace(dir, name string, v any) error {
+	data, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("write the state of %s: %w", st.ID, err)
+		return err
 	}
-	temp := filepath.Join(dir, tempPrefix+strconv.Itoa(os.Getpid()))
+	temp := filepath.Join(dir, tempPrefix+strconv.Itoa(os.Getpid())+"-"+name)
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return fmt.Errorf("write the state of %s: %w", st.ID, err)
+		return err
 	}
-	if err := os.Rename(temp, filepath.Join(dir, stateName)); err != nil {
+	if err := os.Rename(temp, filepath.Join(dir, name)); err != nil {
 		_ = os.Remove(temp)
-		return fmt.Errorf("write the state of %s: %w", st.ID, err)
+		return err
 	}
 	return nil
 }

@@ -93,12 +93,18 @@ func (e exit) killed() bool {
 }
 
 // Classify derives the verdict. The first cause that the evidence proves wins:
-// the sandbox's own memory limit, memory of the host, the limit of tasks, and
-// then the exit itself.
+// what the supervisor ended the sandbox for, the sandbox's own memory limit,
+// memory of the host, the limit of tasks, and then the exit itself.
+//
+// A strike comes before a kill of the kernel: where that one had ended the sandbox,
+// there would have been nothing left to strike.
 func Classify(ev Evidence, held Limits) Verdict {
 	e := exit{}
 	if ev.Exit.Code != nil {
 		e = exit{known: true, code: *ev.Exit.Code, signal: ev.Exit.Signal}
+	}
+	if v, ok := strikeVerdict(ev.Strike, e); ok {
+		return v
 	}
 	grouped := groupKill(ev, held)
 	kills := oomKills(ev)

@@ -3,6 +3,7 @@ package verdict_test
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -31,6 +32,16 @@ func v2(own, tree verdict.MemoryEvents, exit verdict.Exit) verdict.Evidence {
 
 func v1(own *verdict.MemoryEvents, exit verdict.Exit) verdict.Evidence {
 	return verdict.Evidence{CgroupVersion: 1, Memory: own, PidsMax: new(int64(0)), Exit: exit}
+}
+
+// struck is the evidence of a sandbox without a cgroup that the supervisor ended.
+func struck(code verdict.Code, measured, limit int64, exit verdict.Exit) verdict.Evidence {
+	return with(verdict.Evidence{Exit: exit}, code, measured, limit)
+}
+
+func with(ev verdict.Evidence, code verdict.Code, measured, limit int64) verdict.Evidence {
+	ev.Strike = &verdict.Strike{Code: code, Limit: limit, Measured: measured}
+	return ev
 }
 
 func withPids(ev verdict.Evidence, refused int64) verdict.Evidence {
@@ -144,6 +155,21 @@ func TestClassify(t *testing.T) {
 		{"pids: memory comes first", withPids(v2(ownOOM, ownOOM, seen(137)), 7), group, verdict.OOMKilled, verdict.MemoryLimitExceeded, new(137), new(9), ""},
 		{"pids: a kill that did not end it is told too", withPids(v2(oneKill, oneKill, unknown), 7), loose, verdict.Ended, verdict.PidsLimitReached, nil, nil, "7 times; the kernel killed a process"},
 		{"pids: limit not known", withPids(v2(none, none, seen(1)), 2), verdict.Limits{}, verdict.Exited, verdict.PidsLimitReached, new(1), new(0), "the limit of processes"},
+		{"strike: memory", struck(verdict.MemoryLimitExceeded, 2254857831, 2<<30, seen(137)), loose, verdict.LimitKilled, verdict.MemoryLimitExceeded, new(137), new(9), "used 2.1GiB of memory, and its limit is 2GiB: the supervisor ended it"},
+		{"strike: memory, by a page", struck(verdict.MemoryLimitExceeded, 2<<30+4096, 2<<30, seen(137)), loose, verdict.LimitKilled, verdict.MemoryLimitExceeded, new(137), new(9), "used 2097156KiB of memory, and its limit is 2GiB"},
+		{"strike: memory, an odd limit", struck(verdict.MemoryLimitExceeded, 300<<20, 1234567, seen(137)), loose, verdict.LimitKilled, verdict.MemoryLimitExceeded, new(137), new(9), "used 300MiB of memory, and its limit is 1234567 bytes"},
+		{"strike: exit not known", struck(verdict.MemoryLimitExceeded, 3<<30, 2<<30, unknown), loose, verdict.LimitKilled, verdict.MemoryLimitExceeded, nil, nil, "used 3GiB"},
+		{"strike: seen", struck(verdict.MemoryLimitExceeded, 3<<30, 2<<30, told(137, 9)), loose, verdict.LimitKilled, verdict.MemoryLimitExceeded, new(137), new(9), ""},
+		{"strike: it ended by itself in between", struck(verdict.MemoryLimitExceeded, 3<<30, 2<<30, seen(3)), loose, verdict.Exited, verdict.MemoryLimitExceeded, new(3), new(0), "exited with code 3; the sandbox used 3GiB of memory, and its limit is 2GiB, and it ended before"},
+		{"strike: it returned 137 in between, seen", struck(verdict.MemoryLimitExceeded, 3<<30, 2<<30, told(137, 0)), loose, verdict.Exited, verdict.MemoryLimitExceeded, new(137), new(0), "ended before"},
+		{"strike: comes before a kill of the kernel", with(v2(ownOOM, ownOOM, seen(137)), verdict.WallTimeExceeded, 61e9, 60e9), group, verdict.LimitKilled, verdict.WallTimeExceeded, new(137), nil, "ran for 1m1s, and may run for 1m0s: the supervisor ended it"},
+		{"strike: and refused forks", withPids(struck(verdict.CPUTimeExceeded, 5100e6, 5e9, told(143, 15)), 7), group, verdict.LimitKilled, verdict.CPUTimeExceeded, new(143), new(15), "used 5.1s of CPU time, and may use 5s"},
+		{"strike: a time, by little", struck(verdict.CPUTimeExceeded, 5e9+1e6, 5e9, seen(137)), group, verdict.LimitKilled, verdict.CPUTimeExceeded, new(137), nil, "used 5.001s of CPU time, and may use 5s"},
+		{"strike: a time, and SIGTERM was heeded", struck(verdict.WallTimeExceeded, 250e6, 200e6, seen(0)), group, verdict.LimitKilled, verdict.WallTimeExceeded, new(0), new(0), "ran for 250ms, and may run for 200ms"},
+		{"strike: stalled", struck(verdict.MemoryStalled, 2<<30, 2<<30, seen(137)), loose, verdict.LimitKilled, verdict.MemoryStalled, new(137), new(9), "stood still at its memory limit, with 2GiB of 2GiB"},
+		{"strike: tasks", struck(verdict.PidsLimitReached, 5000, 2048, seen(137)), loose, verdict.LimitKilled, verdict.PidsLimitReached, new(137), new(9), "had 5000 processes and threads, and its limit is 2048"},
+		{"strike: for nothing that is known", struck("SANDBOX_\n", 1, 2, seen(137)), loose, verdict.Ended, "", new(137), nil, ""},
+
 		{"pids: not counted", verdict.Evidence{CgroupVersion: 2, Exit: seen(1)}, group, verdict.Exited, "", new(1), new(0), ""},
 	}
 	for _, tt := range tests {
@@ -167,8 +193,9 @@ func show(n *int) string {
 	return string(data)
 }
 
-// TestRetryable: only memory of the host comes back by itself; a limit of a
-// cgroup above the sandbox does not.
+// TestRetryable: only memory of the host comes back by itself, and a time may
+// suffice on a host that has less to do; a limit of a cgroup above the sandbox does
+// not.
 func TestRetryable(t *testing.T) {
 	host := verdict.Evidence{
 		CgroupVersion: 2,
@@ -189,6 +216,11 @@ func TestRetryable(t *testing.T) {
 		{"the host or a cgroup above ran out", host, verdict.Limits{GroupKill: true, MemoryAbove: true}, verdict.HostMemoryExhausted, false},
 		{"the sandbox's own limit", own, verdict.Limits{GroupKill: true}, verdict.MemoryLimitExceeded, false},
 		{"the limit of processes", verdict.Evidence{CgroupVersion: 2, PidsMax: &refused}, verdict.Limits{}, verdict.PidsLimitReached, false},
+		{"a strike for memory", with(host, verdict.MemoryLimitExceeded, 2, 1), verdict.Limits{GroupKill: true}, verdict.MemoryLimitExceeded, false},
+		{"a strike for a stall", with(host, verdict.MemoryStalled, 2, 1), verdict.Limits{GroupKill: true}, verdict.MemoryStalled, false},
+		{"a strike for tasks", with(own, verdict.PidsLimitReached, 2, 1), verdict.Limits{}, verdict.PidsLimitReached, false},
+		{"a strike for CPU time", with(own, verdict.CPUTimeExceeded, 2, 1), verdict.Limits{}, verdict.CPUTimeExceeded, false},
+		{"a strike for time", with(own, verdict.WallTimeExceeded, 2, 1), verdict.Limits{}, verdict.WallTimeExceeded, true},
 		{"no limit", verdict.Evidence{CgroupVersion: 2}, verdict.Limits{}, "", false},
 	} {
 		v := verdict.Classify(c.ev, c.held)
@@ -203,7 +235,7 @@ func TestRetryable(t *testing.T) {
 func TestNoMemoryVerdictWithoutEvidence(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {
-		ev, held := random(r)
+		ev, held := random(r, false)
 		for _, m := range []*verdict.MemoryEvents{ev.Memory, ev.MemoryTree} {
 			if m != nil {
 				m.OOMKill = 0
@@ -213,13 +245,45 @@ func TestNoMemoryVerdictWithoutEvidence(t *testing.T) {
 	}
 	// A kill alone is not the sandbox's own limit.
 	for range 100_000 {
-		ev, held := random(r)
+		ev, held := random(r, false)
 		if ev.Memory != nil {
 			ev.Memory.OOM = 0
 		}
 		if got := verdict.Classify(ev, held); got.Code == verdict.MemoryLimitExceeded {
 			t.Fatalf("%+v of %s", got, text(ev, held))
 		}
+	}
+}
+
+// strikeCodes are those that a supervisor records.
+var strikeCodes = []verdict.Code{
+	verdict.MemoryLimitExceeded, verdict.MemoryStalled, verdict.PidsLimitReached, verdict.CPUTimeExceeded, verdict.WallTimeExceeded,
+}
+
+// TestAStrikeIsTheVerdict whatever else is in the evidence, and the exit is left
+// alone.
+func TestAStrikeIsTheVerdict(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	count := 0
+	for range 100_000 {
+		ev, held := random(r, true)
+		got := verdict.Classify(ev, held)
+		if ev.Strike == nil {
+			if got.Status == verdict.LimitKilled {
+				t.Fatalf("%+v of %s", got, text(ev, held))
+			}
+			continue
+		}
+		count++
+		killed := got.Status == verdict.LimitKilled
+		atOnce := ev.Strike.Code != verdict.CPUTimeExceeded && ev.Strike.Code != verdict.WallTimeExceeded
+		bySIGKILL := ev.Exit.Code == nil || ev.Exit.Signal != nil && *ev.Exit.Signal == 9 || ev.Exit.Signal == nil && *ev.Exit.Code == 137
+		if got.Code != ev.Strike.Code || killed != (bySIGKILL || !atOnce) || show(got.ExitCode) != show(ev.Exit.Code) {
+			t.Fatalf("%+v of %s", got, text(ev, held))
+		}
+	}
+	if count < 1000 {
+		t.Fatalf("only %d strikes", count)
 	}
 }
 
@@ -240,7 +304,7 @@ func text(ev verdict.Evidence, held verdict.Limits) string {
 }
 
 // random makes evidence in which everything may be there or not.
-func random(r *rand.Rand) (verdict.Evidence, verdict.Limits) {
+func random(r *rand.Rand, strikes bool) (verdict.Evidence, verdict.Limits) {
 	count := func() int64 { return int64(r.IntN(3)) }
 	events := func() *verdict.MemoryEvents {
 		if r.IntN(4) == 0 {
@@ -251,6 +315,9 @@ func random(r *rand.Rand) (verdict.Evidence, verdict.Limits) {
 	ev := verdict.Evidence{CgroupVersion: r.IntN(3), Memory: events(), MemoryTree: events(), Exit: unknown}
 	if r.IntN(3) != 0 {
 		ev.PidsMax = new(count())
+	}
+	if strikes && r.IntN(3) == 0 {
+		ev = with(ev, strikeCodes[r.IntN(len(strikeCodes))], count(), count())
 	}
 	if r.IntN(4) != 0 {
 		ev.Exit = seen([]int{0, 1, 128, 129, 137, 143, 192, 193, 255, r.IntN(256)}[r.IntN(10)])
@@ -270,11 +337,17 @@ func FuzzClassify(f *testing.F) {
 		`{"Evidence":{"cgroup_version":1,"memory_events_local":{"oom_kill":1},"pids_max":9,"exit":{"code":-1,"signal":-9}},"Held":{"memory":{"n":-1},"pids":{"none":true}}}`,
 		`{"Evidence":{"exit":{"code":9223372036854775807,"signal":9223372036854775807}}}`,
 		`{"Evidence":{"exit":{"code":-9223372036854775808}}}`,
+		`{"Evidence":{"exit":{"code":137},"strike":{"code":"SANDBOX_MEMORY_LIMIT_EXCEEDED","limit":9223372036854775807,"measured":-9223372036854775808}}}`,
+		`{"Evidence":{"exit":{"code":3},"strike":{"code":"SANDBOX_WALL_TIME_EXCEEDED","limit":-1,"measured":9223372036854775807}}}`,
+		`{"Evidence":{"exit":{"source":"unknown"},"strike":{"code":"SANDBOX_PIDS_LIMIT_REACHED"}}}`,
 	} {
 		f.Add([]byte(seed))
 	}
-	statuses := map[verdict.Status]bool{verdict.Exited: true, verdict.Signaled: true, verdict.Ended: true, verdict.OOMKilled: true}
+	statuses := map[verdict.Status]bool{verdict.Exited: true, verdict.Signaled: true, verdict.Ended: true, verdict.OOMKilled: true, verdict.LimitKilled: true}
 	codes := map[verdict.Code]bool{"": true, verdict.MemoryLimitExceeded: true, verdict.HostMemoryExhausted: true, verdict.PidsLimitReached: true}
+	for _, code := range strikeCodes {
+		codes[code] = true
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var in struct {
 			Evidence verdict.Evidence
@@ -290,7 +363,13 @@ func FuzzClassify(f *testing.F) {
 		if got.Message == "" || strings.ContainsAny(got.Message, "\n\r") || !utf8.ValidString(got.Message) {
 			t.Errorf("message %q is not one sentence", got.Message)
 		}
-		if got.Status == verdict.OOMKilled != (got.Code == verdict.MemoryLimitExceeded || got.Code == verdict.HostMemoryExhausted) {
+		strike := in.Evidence.Strike
+		isStruck := strike != nil && slices.Contains(strikeCodes, strike.Code)
+		if isStruck && got.Code != strike.Code || got.Status == verdict.LimitKilled && !isStruck {
+			t.Errorf("the verdict is not the strike's: %+v", got)
+		}
+		byOOM := got.Code == verdict.MemoryLimitExceeded || got.Code == verdict.HostMemoryExhausted
+		if (got.Status == verdict.OOMKilled) != (byOOM && !isStruck) {
 			t.Errorf("status and code differ: %+v", got)
 		}
 		if got.ExitCode == nil != (in.Evidence.Exit.Code == nil) {
@@ -299,7 +378,7 @@ func FuzzClassify(f *testing.F) {
 		if got.Signal != nil && got.ExitCode == nil {
 			t.Errorf("a signal of an exit that nobody saw: %+v", got)
 		}
-		if (got.Status == verdict.Exited) != (got.Signal != nil && *got.Signal == 0) {
+		if got.Status != verdict.LimitKilled && (got.Status == verdict.Exited) != (got.Signal != nil && *got.Signal == 0) {
 			t.Errorf("EXITED is an end without a signal: %+v", got)
 		}
 	})

@@ -1,0 +1,67 @@
+package fallback
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/pkg/procfs"
+	"github.com/agentbox/agentbox/pkg/verdict"
+)
+
+// holdTasks kills the newest processes beyond the limit, as the kernel would
+// have refused them. A sandbox that has twice as many, twice in a row, is ended.
+func (e *Engine) holdTasks(w *watched, now time.Duration) {
+	if !w.tasks.due(e.roster.born, now) {
+		return
+	}
+	if !w.tasks.moved {
+		w.tasks.same(e.roster.born, now)
+		return
+	}
+	for w.crowded = 0; ; w.crowded++ {
+		tasks := w.countTasks(&e.roster.read)
+		w.use.Tasks = tasks
+		w.tasks.measured(tasks, e.roster.born, now)
+		if tasks <= w.Limits.Pids {
+			return
+		}
+		left := w.killNewest(tasks)
+		if left > w.Limits.Pids || tasks > 2*w.Limits.Pids && w.crowded > 0 {
+			e.strike(w, verdict.PidsLimitReached, w.Limits.Pids, tasks)
+			return
+		}
+		if w.crowded == recounts {
+			return // the next look goes on
+		}
+		// Those that were forked while others were killed.
+		if e.roster.refresh(false) != nil {
+			return
+		}
+	}
+}
+
+// recounts is how often one look goes after processes that others forked
+// meanwhile.
+const recounts = 3
+
+// killNewest kills processes until the rest is within the limit, but never the
+// first. It returns how many tasks are left.
+func (w *watched) killNewest(tasks int64) int64 {
+	for i := len(w.members) - 1; i >= 0 && tasks > w.Limits.Pids; i-- {
+		m := &w.members[i]
+		if m.pid == w.Init.Pid || m.gone || procfs.Signal(m.dir, unix.SIGKILL) != nil {
+			continue
+		}
+		tasks -= m.threads
+		w.use.Refused += m.threads
+	}
+	w.tasks.moved = true
+	return tasks
+}
+
+// taskGate is how often to count new pids, so that a sandbox cannot get far
+// beyond its limit: a fork takes some 10 microseconds.
+func taskGate(left int64) time.Duration {
+	return gate(time.Duration(max(0, left)) * 10 * time.Microsecond)
+}
