@@ -55,7 +55,7 @@ func (m *Meter) spin(limits []string, long time.Duration) (rates []float64, err 
 		}
 	}()
 	for _, limit := range limits {
-		box, err := m.Runtime.Start(sandbox.Want{Limits: []string{"cpus = " + limit}})
+		box, err := m.Runtime.Start(sandbox.Want{Limits: []string{"cpus = " + limit}, First: true})
 		if err != nil {
 			return nil, err
 		}

@@ -40,6 +40,9 @@ type Want struct {
 	Limits []string // lines of the table [limits] in the configuration
 	Root   string   // folder that becomes its root, made by MakeRoot; empty: one of its own
 	Work   string   // folder that becomes Work; empty: the one of the root
+	// First gives it the largest share of the CPUs, so that nothing but its limit
+	// holds it back on a machine that has other work.
+	First bool
 }
 
 // Sandbox is a running container.
@@ -84,6 +87,10 @@ func (r *Runtime) Start(want Want) (s *Sandbox, err error) {
 	return s, nil
 }
 
+// maxShares is the most that cpu.shares takes; of cgroup v2 it is a cpu.weight of
+// 10000.
+const maxShares = 262144
+
 func (s *Sandbox) prepare(want Want) error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return err
@@ -103,7 +110,16 @@ func (s *Sandbox) prepare(want Want) error {
 	}
 	spec["process"].(map[string]any)["args"] = []string{"/hog"}
 	spec["root"] = map[string]any{"path": want.Root}
-	spec["linux"].(map[string]any)["cgroupsPath"] = "/" + s.cgroup
+	linux := spec["linux"].(map[string]any)
+	linux["cgroupsPath"] = "/" + s.cgroup
+	if want.First {
+		resources, _ := linux["resources"].(map[string]any)
+		if resources == nil {
+			resources = map[string]any{}
+			linux["resources"] = resources
+		}
+		resources["cpu"] = map[string]any{"shares": maxShares}
+	}
 	if want.Work != "" {
 		spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
 			"destination": Work, "type": "bind", "source": want.Work, "options": []string{"rbind", "rw"},
