@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/test/bench/internal/job"
 )
@@ -274,17 +276,44 @@ func (s *Sandbox) Init() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// WaitEnded waits until the process in a pid file has ended, reaped or not.
+// WaitEnded waits until the process in a pid file has ended with all its threads,
+// reaped or not.
 func WaitEnded(pidFile string, limit time.Duration) error {
-	pid, err := os.ReadFile(pidFile)
+	data, err := os.ReadFile(pidFile)
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
-		stat, err := os.ReadFile("/proc/" + string(pid) + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", pidFile, err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open a pidfd of process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := PollEnd(fd, time.Now().Add(limit)); err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// PollEnd waits for the end of the process of a pidfd.
+func PollEnd(fd int, until time.Time) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(max(0, time.Until(until).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for the end: %w", err)
+		case n == 0:
+			return errors.New("it does not end")
+		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("process %s does not end within %v", pid, limit)
 }

@@ -181,7 +181,7 @@ func ends(box *sandbox.Sandbox) (wait func(limit time.Duration) (time.Duration, 
 		defer closeAll()
 		end := time.Now().Add(limit)
 		for _, fd := range fds {
-			if err := pollEnd(fd, end); err != nil {
+			if err := sandbox.PollEnd(fd, end); err != nil {
 				return 0, err
 			}
 		}
@@ -189,21 +189,4 @@ func ends(box *sandbox.Sandbox) (wait func(limit time.Duration) (time.Duration, 
 		err = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 		return time.Duration(now.Nano()), err
 	}, nil
-}
-
-// pollEnd waits for the end of the process of a pidfd.
-func pollEnd(fd int, until time.Time) error {
-	for {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(max(0, time.Until(until).Milliseconds())))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return fmt.Errorf("wait for the end of a process: %w", err)
-		case n == 0:
-			return errors.New("the sandbox is not ended")
-		default:
-			return nil
-		}
-	}
 }

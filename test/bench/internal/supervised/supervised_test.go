@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestGrowthOf(t *testing.T) {
@@ -105,16 +103,5 @@ func TestCPUTime(t *testing.T) {
 	}
 	if _, err := cpuTime([]int{os.Getpid(), 4194305}); err == nil { // above any pid
 		t.Error("a process that is gone has a CPU time")
-	}
-}
-
-func TestPollEnd(t *testing.T) {
-	self, err := unix.PidfdOpen(os.Getpid(), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(self)
-	if err := pollEnd(self, time.Now().Add(time.Millisecond)); err == nil {
-		t.Error("this process has ended")
 	}
 }
