@@ -68,8 +68,24 @@ type walk struct {
 	memory []byte
 	trace  []int64 // nil: none
 	next   atomic.Int64
-	paced  sync.Once
-	start  time.Time // when First was taken
+
+	pace sync.Mutex
+	due  time.Time // of the last step at a rate
+}
+
+// catchUp is by how much a step may be late without making all others later.
+const catchUp = 10 * time.Millisecond
+
+// wait waits for the time of the next step.
+func (w *walk) wait() {
+	w.pace.Lock()
+	w.due = w.due.Add(time.Duration(float64(w.Block) / float64(w.Rate) * 1e9))
+	if earliest := time.Now().Add(-catchUp); w.due.Before(earliest) {
+		w.due = earliest
+	}
+	due := w.due
+	w.pace.Unlock()
+	time.Sleep(time.Until(due))
 }
 
 // steps takes one step after the other, when its time has come.
@@ -81,8 +97,7 @@ func (w *walk) steps() error {
 			return nil
 		}
 		if w.Rate > 0 && at >= w.First {
-			w.paced.Do(func() { w.start = time.Now() })
-			time.Sleep(time.Until(w.start.Add(time.Duration(float64(at-w.First) / float64(w.Rate) * 1e9))))
+			w.wait()
 		}
 		// As a write to each page would, without a fault for each.
 		if err := unix.Madvise(w.memory[at:at+w.Block], unix.MADV_POPULATE_WRITE); err != nil {
