@@ -154,7 +154,7 @@ soak: e2e ## The long counts; hours
 	@$(SUITE) --summary
 
 .PHONY: bench
-bench: build ## What starts and shims cost and how exactly limits hold, in 12 minutes (ARGS=-write: into docs; -only startup, shim, cpu or io)
+bench: build ## What starts and shims cost and how exactly limits hold, in 35 minutes (ARGS=-write: into docs; -only startup, shim, cpu, io, supervisor)
 	CGO_ENABLED=0 $(GO) run ./test/bench -bin $(BIN) -engine $(ENGINE) $(ARGS)
 
 .PHONY: install

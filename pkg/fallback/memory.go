@@ -136,12 +136,13 @@ type memoryMeter struct {
 	exact     reading
 	anon      int64 // found: private memory, each page once
 	private   int64 // what counts twice, then
+	others    int64 // what of it counts in other processes
 	lazy      int64 // what of it the kernel takes back when it needs it
 	anonRisen int64 // of the host, then
 
 	pass     uint32 // the number of the last one that is complete
 	underWay bool
-	part     struct{ anon, private, lazy, anonRisen int64 }
+	part     struct{ anon, private, others, lazy, anonRisen int64 }
 	spent    time.Duration
 }
 
@@ -167,7 +168,9 @@ func (m *memoryMeter) measure(h *memoryHost, members []member, limit int64, now 
 		}
 	}
 	shmem := m.shmemBound(h)
-	if near := private+shmem > limit/4*3; !near || !h.exact {
+	// The first exact reading comes early: the more of the limit is left when it is
+	// done, the faster one may grow beyond it unseen.
+	if near := private+shmem > limit/4*3 || !m.exact.done; !near || !h.exact {
 		// Without exact readings what is shared since a fork counts twice.
 		over := !h.exact && private+m.shmem > limit
 		return memoryUse{Bytes: private + shmem, Over: over}, nil
@@ -277,11 +280,13 @@ func (m *memoryMeter) anonBound(h *memoryHost, members []member) int64 {
 	return min(private, m.anon+max(grown, h.anonRisen-m.anonRisen))
 }
 
-// atLeast is a lower bound of the private memory, each page once: what the exact
-// reading found, and by how much those that were part of it have grown or shrunk.
-// What a process gets after its fork is its own.
+// atLeast is a lower bound of the private memory, each page once: what those that
+// were part of the exact reading have now, less what counted in others then. What
+// a process gets after its fork is its own. The difference is of one reading: the
+// size that was read before would not do, since a process may grow by a lot while
+// the reading lasts.
 func (m *memoryMeter) atLeast(members []member) int64 {
-	sum := m.anon - m.private
+	sum := -m.others - m.lazy
 	for i := range members {
 		if own := &members[i].memory; own.pass == m.pass {
 			sum += own.private
@@ -309,7 +314,7 @@ func (m *memoryMeter) startExact(h *memoryHost, members []member) {
 		members[i].memory.waits = true
 	}
 	m.underWay, m.spent = true, 0
-	m.part.anon, m.part.private, m.part.lazy = 0, 0, 0
+	m.part.anon, m.part.private, m.part.others, m.part.lazy = 0, 0, 0, 0
 	m.part.anonRisen = h.anonRisen
 }
 
@@ -350,6 +355,7 @@ func (m *memoryMeter) continueExact(h *memoryHost, members []member, enough int6
 		}
 		own.atExact, own.pass = own.private, m.pass+1
 		m.part.private += own.private
+		m.part.others += rollup.Others
 		m.part.lazy += lazy
 		alone = max(alone, own.private-lazy)
 		took = procfs.SinceBoot() - start
@@ -361,7 +367,8 @@ func (m *memoryMeter) continueExact(h *memoryHost, members []member, enough int6
 	if left == 0 {
 		m.underWay = false
 		m.pass++
-		m.anon, m.private, m.lazy, m.anonRisen = m.part.anon, m.part.private, m.part.lazy, m.part.anonRisen
+		m.anon, m.private, m.anonRisen = m.part.anon, m.part.private, m.part.anonRisen
+		m.others, m.lazy = m.part.others, m.part.lazy
 		m.exact = reading{done: true, at: now + took, cost: m.spent}
 	}
 	return max(alone, m.part.anon)

@@ -46,6 +46,13 @@ var memoryRoles = map[string]func(say func(string)){
 		got(unix.Write(pipe[1], b[:1]))
 		time.Sleep(500 * time.Millisecond)
 	},
+	"grow": func(say func(string)) {
+		say("done")
+		for b := mapMemory(growing, private, -1); len(b) > 0; b = b[mib:] {
+			touch(b[:mib])
+		}
+		time.Sleep(time.Minute)
+	},
 	"many": func(func(string)) {
 		b := mapMemory(load, private, -1)
 		for range 32 {
@@ -373,6 +380,47 @@ func TestMemoryGrowth(t *testing.T) {
 				t.Errorf("not over: %+v", use)
 			}
 		})
+	}
+}
+
+// growing is how far the role grow does.
+const growing = 8 * load
+
+// TestGrowthDuringAReading: a process grows while its memory is read, which takes
+// milliseconds. That must not count twice.
+func TestGrowthDuringAReading(t *testing.T) {
+	s := startSandbox(t, "grow", t.TempDir())
+	h := newHost(t)
+	members := s.members()
+	const limit = growing * 3 / 4
+	s.tell()
+	fmt.Fprintln(s.in) // it goes
+	var m memoryMeter
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		// The first reading is to find much, so that it takes its time.
+		if before, _, err := privateSum(&h.reader, members); err == nil && before < limit*2/3 && time.Now().Before(end) {
+			continue
+		}
+		if _, err := h.sample(); err != nil {
+			t.Fatal(err)
+		}
+		use, err := m.measure(h, members, limit, procfs.SinceBoot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, _, err := privateSum(&h.reader, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if least := m.atLeast(members); m.exact.done && least > private {
+			t.Fatalf("at least %d of %d bytes: %+v", least, private, use)
+		}
+		if use.Over && m.exact.done {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("never over: %+v of %d bytes", use, private)
+		}
 	}
 }
 

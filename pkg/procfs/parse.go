@@ -150,10 +150,10 @@ func kilobytes(into *int64, value []byte) error {
 
 func parseRollup(data []byte) (Rollup, error) {
 	var (
-		r         Rollup
-		anonymous int64
-		pss       = int64(-1)
-		perKind   bool
+		r               Rollup
+		anonymous, swap int64
+		pss             = int64(-1)
+		perKind         bool
 	)
 	for line, rest := cut(data); line != nil; line, rest = cut(rest) {
 		key, value := field(line)
@@ -171,6 +171,8 @@ func parseRollup(data []byte) (Rollup, error) {
 			into = &anonymous
 		case "SwapPss":
 			into = &r.Swap
+		case "Swap":
+			into = &swap
 		case "LazyFree":
 			into = &r.LazyFree
 		default:
@@ -186,6 +188,7 @@ func parseRollup(data []byte) (Rollup, error) {
 	if !perKind { // before Linux 5.4: the tighter of two upper bounds
 		r.Anon = min(pss, anonymous)
 	}
+	r.Others = max(0, anonymous+swap-r.Anon-r.Swap)
 	return r, nil
 }
 

@@ -57,8 +57,8 @@ func TestParseRollup(t *testing.T) {
 		want       Rollup
 		bad        bool
 	}{
-		{"Linux 6.18", head + "Rss: 9 kB\nPss:  8 kB\nPss_Dirty: 1 kB\nPss_Anon: 3 kB\nPss_File: 4 kB\nPss_Shmem: 1 kB\nAnonymous: 5 kB\nLazyFree: 2 kB\nSwap: 9 kB\nSwapPss: 6 kB\n", Rollup{Anon: 3 << 10, File: 4 << 10, Shmem: 1 << 10, Swap: 6 << 10, LazyFree: 2 << 10}, false},
-		{"before the kinds: shared", head + "Pss: 8 kB\nAnonymous: 50 kB\nSwapPss: 6 kB\n", Rollup{Anon: 8 << 10, Swap: 6 << 10}, false},
+		{"Linux 6.18", head + "Rss: 9 kB\nPss:  8 kB\nPss_Dirty: 1 kB\nPss_Anon: 3 kB\nPss_File: 4 kB\nPss_Shmem: 1 kB\nAnonymous: 5 kB\nLazyFree: 2 kB\nSwap: 9 kB\nSwapPss: 6 kB\n", Rollup{Anon: 3 << 10, File: 4 << 10, Shmem: 1 << 10, Swap: 6 << 10, LazyFree: 2 << 10, Others: 5 << 10}, false},
+		{"before the kinds: shared", head + "Pss: 8 kB\nAnonymous: 50 kB\nSwapPss: 6 kB\n", Rollup{Anon: 8 << 10, Swap: 6 << 10, Others: 36 << 10}, false},
 		{"before the kinds: files", head + "Pss: 80 kB\nAnonymous: 5 kB\nSwapPss: 0 kB\n", Rollup{Anon: 5 << 10}, false},
 		{"no number", head + "Pss: x kB\n", Rollup{}, true},
 		{"another file", "Name: x\n", Rollup{}, true},

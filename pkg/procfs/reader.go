@@ -88,6 +88,7 @@ type Rollup struct {
 	Anon, File, Shmem int64
 	Swap              int64 // anonymous, swapped out
 	LazyFree          int64 // part of Anon that the kernel takes back when it needs it
+	Others            int64 // of the same pages of Anon and Swap, what counts in other processes
 }
 
 // IO is what proc_pid_io(5) says, in bytes, with that of children that were

@@ -191,6 +191,23 @@ func TestSignalEndsBoth(t *testing.T) {
 	}
 }
 
+// Whoever ends a group of processes tells both, and more than once.
+func TestSignalsToBothEndThem(t *testing.T) {
+	f := newFolder(t)
+	f.mustAsk(f.sandbox("a"))
+	keeper, worker := f.one(Keeper), f.one(Worker)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+		if unix.Kill(worker, unix.SIGTERM) != nil {
+			break
+		}
+		_ = unix.Kill(keeper, unix.SIGTERM)
+	}
+	f.within(5*time.Second, "both have ended", func() bool { return len(f.processes(Keeper))+len(f.processes(Worker)) == 0 })
+	if log := f.log(); strings.Contains(log, "started again") {
+		t.Errorf("the worker did not come to its end: %s", log)
+	}
+}
+
 // With nothing to do the supervisor ends, and leaves nothing.
 func TestIdleEnds(t *testing.T) {
 	f := newFolder(t)

@@ -138,7 +138,8 @@ func (w *worker) tell(err error) {
 func (w *worker) loop() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
-	defer signal.Stop(signals)
+	// Never the default again: another one, as the keeper's, must not end a worker
+	// that lets its sandboxes go.
 	tick := time.NewTicker(w.tick())
 	defer tick.Stop()
 	lost := w.watchKeeper()

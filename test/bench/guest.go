@@ -50,7 +50,7 @@ func guestArgs(o options, self, out string) []string {
 		"-env", "TMPDIR=/data", // a disk, as on a real machine
 		"-out", out, "-timeout", "30m", "--",
 		"./bench", "-guest", "/out/" + resultsFile, "-bin", "bin", "-tools", "tools", "-engine", o.engine,
-		"-only", strings.Join(o.only, ","), "-pairs", fmt.Sprint(o.pairs), "-runs", fmt.Sprint(o.runs),
+		"-only", strings.Join(o.inGuests(), ","), "-pairs", fmt.Sprint(o.pairs), "-runs", fmt.Sprint(o.runs),
 	}
 }
 
@@ -68,37 +68,14 @@ func inGuest(o options, dir string) error {
 }
 
 func measureInGuest(o options, dir string) (r results, err error) {
-	name := engines[o.engine]
-	if r.Machine, err = lookAtMachine(name); err != nil {
-		return r, err
-	}
-	r.Machine.Load = ""
 	if o.tools, err = filepath.Abs(o.tools); err != nil {
 		return r, err
 	}
-	if o.has(partStartup) {
-		s, err := newStartup(o, filepath.Join(dir, "startup"))
-		if err != nil {
-			return r, err
-		}
-		if r.Startup, err = s.measure(s.noteFigures()); err != nil {
-			return r, err
-		}
-	}
-	if o.has(partShim) {
-		if r.Shims, err = measureShims(o, filepath.Join(dir, "shims"), name); err != nil {
-			return r, err
-		}
-	}
-	m, err := newMeter(o, filepath.Join(dir, "precision"), name)
+	r, m, err := measure(o, dir, engines[o.engine], (*startup).noteFigures)
 	if err != nil {
 		return r, err
 	}
-	if o.has(partCPU) {
-		if r.CPU, err = m.CPU(cpuGroups(r.Machine.CPUs), cpuTime); err != nil {
-			return r, err
-		}
-	}
+	r.Machine.Load = ""
 	if !o.has(partIO) {
 		return r, nil
 	}

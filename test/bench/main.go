@@ -21,9 +21,12 @@ const (
 	partCPU     = "cpu"
 	partShim    = "shim"
 	partIO      = "io"
+	// partSupervisor is measured on this machine only: it wants two CPUs, and
+	// memory that is as fast as a real machine's.
+	partSupervisor = "supervisor"
 )
 
-var allParts = []string{partStartup, partShim, partCPU, partIO}
+var allParts = []string{partStartup, partShim, partCPU, partIO, partSupervisor}
 
 type options struct {
 	bin    string   // folder of the built binaries
@@ -32,6 +35,7 @@ type options struct {
 	only   []string // the parts
 	pairs  int      // of each start-up figure
 	runs   int      // of each limit, and pairs of shims
+	rounds int      // of each limit of the supervisor
 	write  bool     // the page and the chart too
 	guest  string   // this is the guest: the file for the results
 }
@@ -42,6 +46,7 @@ func parseOptions(args []string) (o options, err error) {
 	set.StringVar(&o.engine, "engine", "uml", "engine of the guest: uml or qemu")
 	set.IntVar(&o.pairs, "pairs", 40, "pairs for each start-up figure, at least 30 for one that counts")
 	set.IntVar(&o.runs, "runs", 5, "runs for each limit, and shims of each kind, at least 5 for a figure that counts")
+	set.IntVar(&o.rounds, "rounds", 20, "runs for each limit of the supervisor, at least 20 for a figure that counts")
 	set.BoolVar(&o.write, "write", false, "write the numbers into docs/benchmarks.md and docs/benchmarks.svg")
 	set.StringVar(&o.tools, "tools", "", "used in the guest: folder of the benchmark's own programs")
 	set.StringVar(&o.guest, "guest", "", "used in the guest: file for the results")
@@ -63,8 +68,8 @@ func (o options) check(rest []string) error {
 		}
 	}
 	switch {
-	case o.pairs < 1 || o.runs < 1:
-		return fmt.Errorf("-pairs %d and -runs %d have to be at least 1", o.pairs, o.runs)
+	case o.pairs < 1 || o.runs < 1 || o.rounds < 1:
+		return fmt.Errorf("-pairs %d, -runs %d and -rounds %d have to be at least 1", o.pairs, o.runs, o.rounds)
 	case o.write && !o.hasAll():
 		return fmt.Errorf("-write needs all parts (%s), so that the page is from one run: leave out -only", strings.Join(allParts, ", "))
 	}
@@ -72,6 +77,11 @@ func (o options) check(rest []string) error {
 }
 
 func (o options) has(part string) bool { return slices.Contains(o.only, part) }
+
+// inGuests are the parts that are measured in a guest too.
+func (o options) inGuests() []string {
+	return slices.DeleteFunc(slices.Clone(o.only), func(part string) bool { return part == partSupervisor })
+}
 
 func (o options) hasAll() bool {
 	for _, part := range allParts {
@@ -105,6 +115,7 @@ type results struct {
 	CPU        []precision.Series    `json:"cpu,omitempty"`
 	IO         []precision.Series    `json:"io,omitempty"`
 	Neighbours []precision.Neighbour `json:"neighbours,omitempty"`
+	Supervisor *supervision          `json:"supervisor,omitempty"`
 }
 
 func run(o options) (err error) {
@@ -135,9 +146,11 @@ func run(o options) (err error) {
 	if err != nil {
 		return err
 	}
-	guest, err := measureGuest(o, dir)
-	if err != nil {
-		return err
+	var guest results
+	if len(o.inGuests()) > 0 {
+		if guest, err = measureGuest(o, dir); err != nil {
+			return err
+		}
 	}
 	if host.Machine.LoadAfter, err = load(); err != nil {
 		return err
@@ -173,6 +186,12 @@ const (
 	neighbourTime = 4 * time.Second
 )
 
+// What limits of the kernel have to hold within.
+const (
+	cpuTolerance = 0.04
+	ioTolerance  = 0.10
+)
+
 // cpuGroups are the CPU limits that a machine can show; those of one group are
 // measured side by side. There are CPUs for twice what a group may use, so that
 // one that gets too much is not held back by the others.
@@ -186,43 +205,55 @@ func cpuGroups(cpus int) [][]float64 {
 const thisHost = "this host"
 
 func measureHost(o options, dir string) (r results, err error) {
-	if r.Machine, err = lookAtMachine(thisHost); err != nil {
+	r, m, err := measure(o, dir, thisHost, (*startup).hostFigures)
+	if err != nil {
 		return r, err
 	}
+	if o.has(partIO) {
+		if r.IO, err = measureHostIO(m); err != nil {
+			return r, err
+		}
+	}
+	if o.has(partSupervisor) {
+		r.Supervisor, err = measureSupervisor(o, filepath.Join(dir, "supervisor"), r.Machine.CPUs)
+	}
+	return r, err
+}
+
+// measure measures what is the same on every machine. It returns the meter, for
+// more.
+func measure(o options, dir, place string, figures func(*startup) []func() (comparison, error)) (r results, m *precision.Meter, err error) {
+	if r.Machine, err = lookAtMachine(place); err != nil {
+		return r, nil, err
+	}
 	progress("%s", r.Machine)
-	if r.Machine.busy() {
+	if place == thisHost && r.Machine.busy() {
 		progress("this machine has other work, which shows in the numbers: better wait until its load is below 1")
 	}
 	if o.has(partStartup) {
 		s, err := newStartup(o, filepath.Join(dir, "startup"))
 		if err != nil {
-			return r, err
+			return r, nil, err
 		}
-		if r.Startup, err = s.measure(s.hostFigures()); err != nil {
-			return r, err
+		if r.Startup, err = s.measure(figures(s)); err != nil {
+			return r, nil, err
 		}
 		if r.Sizes, err = s.sizes(); err != nil {
-			return r, err
+			return r, nil, err
 		}
 	}
 	if o.has(partShim) {
-		if r.Shims, err = measureShims(o, filepath.Join(dir, "shims"), thisHost); err != nil {
-			return r, err
+		if r.Shims, err = measureShims(o, filepath.Join(dir, "shims"), place); err != nil {
+			return r, nil, err
 		}
 	}
-	m, err := newMeter(o, filepath.Join(dir, "precision"), thisHost)
-	if err != nil {
-		return r, err
+	if m, err = newMeter(o, filepath.Join(dir, "precision"), place); err != nil {
+		return r, nil, err
 	}
 	if o.has(partCPU) {
-		if r.CPU, err = m.CPU(cpuGroups(r.Machine.CPUs), cpuTime); err != nil {
-			return r, err
-		}
+		r.CPU, err = m.CPU(cpuGroups(r.Machine.CPUs), cpuTime)
 	}
-	if o.has(partIO) {
-		r.IO, err = measureHostIO(m)
-	}
-	return r, err
+	return r, m, err
 }
 
 // measureHostIO measures on the file system of this machine's temporary files
@@ -256,7 +287,7 @@ func newMeter(o options, dir, place string) (*precision.Meter, error) {
 			Agentbox: filepath.Join(o.bin, "agentbox-runtime"), Runc: runc,
 			Hog: filepath.Join(o.tools, "hog"), Dir: dir,
 		},
-		Place: place, Runs: o.runs, Work: ioTime, Log: os.Stderr,
+		Place: place, Runs: o.runs, Work: ioTime, Log: os.Stderr, CPUTolerance: cpuTolerance, IOTolerance: ioTolerance,
 	}, nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 func TestParseOptions(t *testing.T) {
 	all := func(change func(*options)) options {
-		o := options{bin: "bin", engine: "uml", pairs: 40, runs: 5, only: allParts}
+		o := options{bin: "bin", engine: "uml", pairs: 40, runs: 5, rounds: 20, only: allParts}
 		change(&o)
 		return o
 	}
@@ -20,11 +20,14 @@ func TestParseOptions(t *testing.T) {
 		{name: "nothing", want: all(func(*options) {})},
 		{name: "write", line: "-write -engine qemu -runs 7", want: all(func(o *options) { o.write, o.engine, o.runs = true, "qemu", 7 })},
 		{name: "two parts", line: "-only cpu,io", want: all(func(o *options) { o.only = []string{"cpu", "io"} })},
-		{name: "all parts by name", line: "-write -only io,shim,cpu,startup", want: all(func(o *options) { o.write, o.only = true, []string{"io", "shim", "cpu", "startup"} })},
-		{name: "unknown part", line: "-only cpu,disk", problem: "startup, shim, cpu, io"},
+		{name: "all parts by name", line: "-write -only io,supervisor,shim,cpu,startup", want: all(func(o *options) { o.write, o.only = true, []string{"io", "supervisor", "shim", "cpu", "startup"} })},
+		{name: "unknown part", line: "-only cpu,disk", problem: "startup, shim, cpu, io, supervisor"},
 		{name: "a page without the shim", line: "-only io,cpu,startup -write", problem: "needs all parts"},
 		{name: "a page of one part", line: "-only cpu -write", problem: "needs all parts"},
+		{name: "a page without the supervisor", line: "-only io,cpu,startup,shim -write", problem: "needs all parts"},
+		{name: "the supervisor once", line: "-only supervisor -rounds 1", want: all(func(o *options) { o.only, o.rounds = []string{"supervisor"}, 1 })},
 		{name: "no runs", line: "-runs 0", problem: "at least 1"},
+		{name: "no rounds", line: "-rounds 0", problem: "at least 1"},
 		{name: "an argument", line: "cpu", problem: "mean nothing"},
 		{name: "unknown flag", line: "-fast", problem: "not defined"},
 	}
@@ -44,16 +47,17 @@ func TestParseOptions(t *testing.T) {
 				t.Errorf("parts %v, want %v", got.only, tt.want.only)
 			}
 			got.only, tt.want.only = nil, nil
-			if got.bin != tt.want.bin || got.engine != tt.want.engine || got.pairs != tt.want.pairs || got.runs != tt.want.runs || got.write != tt.want.write {
+			if got.bin != tt.want.bin || got.engine != tt.want.engine || got.pairs != tt.want.pairs || got.runs != tt.want.runs || got.rounds != tt.want.rounds || got.write != tt.want.write {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}
 }
 
-// The guest measures what the host was told to, with the same program.
+// The guest measures what the host was told to, but for the supervisor, with the
+// same program.
 func TestGuestIsToldTheSame(t *testing.T) {
-	o, err := parseOptions(strings.Fields("-only cpu,io -pairs 33 -runs 6 -engine qemu"))
+	o, err := parseOptions(strings.Fields("-only cpu,io,supervisor -pairs 33 -runs 6 -engine qemu"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +71,7 @@ func TestGuestIsToldTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if guest.guest == "" || !slices.Equal(guest.only, o.only) || guest.pairs != 33 || guest.runs != 6 || guest.engine != "qemu" {
+	if guest.guest == "" || !slices.Equal(guest.only, []string{"cpu", "io"}) || guest.pairs != 33 || guest.runs != 6 || guest.engine != "qemu" {
 		t.Errorf("the guest is told %+v", guest)
 	}
 	vm := strings.Join(args[:i], " ")

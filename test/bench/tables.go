@@ -23,7 +23,11 @@ const (
 // sections are the marked parts of the page, without those that were not
 // measured.
 func sections(host, guest results) []page.Section {
-	list := []page.Section{{Name: "machine", Blocks: []page.Block{{Text: "- " + host.Machine.String() + "\n- " + guest.Machine.String()}}}}
+	machines := "- " + host.Machine.String()
+	if guest.Machine.Name != "" {
+		machines += "\n- " + guest.Machine.String()
+	}
+	list := []page.Section{{Name: "machine", Blocks: []page.Block{{Text: machines}}}}
 	if len(host.Startup) > 0 {
 		list = append(list, page.Section{Name: "startup", Blocks: startupBlocks(host, guest)})
 	}
@@ -38,6 +42,9 @@ func sections(host, guest results) []page.Section {
 	}
 	if len(guest.Neighbours) > 0 {
 		list = append(list, page.Section{Name: "neighbour", Blocks: []page.Block{{Table: neighbourTable(guest.Neighbours)}}})
+	}
+	if s := host.Supervisor; s != nil {
+		list = append(list, page.Section{Name: "supervisor", Blocks: supervisorBlocks(s)})
 	}
 	return list
 }
@@ -153,7 +160,8 @@ func miss(s precision.Series) string {
 	return fmt.Sprintf("%s on %s (%s)", what, s.Place, why)
 }
 
-// chartOf draws the limits: those of the CPU, then those of each file system.
+// chartOf draws the limits: those of the CPU, those of each file system, and those
+// of the supervisor.
 func chartOf(host, guest results) string {
 	cpu := chart.Group{Title: "CPU time"}
 	for _, s := range slices.Concat(host.CPU, guest.CPU) {
@@ -166,6 +174,16 @@ func chartOf(host, guest results) string {
 		}
 		last := &groups[len(groups)-1]
 		last.Bars = append(last.Bars, barOf(s.What, s))
+	}
+	if s := host.Supervisor; s != nil {
+		group := chart.Group{Title: "Enforced by the supervisor"}
+		for _, cpu := range s.CPU {
+			group.Bars = append(group.Bars, barOf(rate(cpu.Unit, cpu.Limit), cpu))
+		}
+		for _, io := range s.IO {
+			group.Bars = append(group.Bars, barOf(io.What, io))
+		}
+		groups = append(groups, group)
 	}
 	return chart.SVG("Measured rate / limit: median (bar), worst run (tick), target (green)", groups)
 }
@@ -193,7 +211,7 @@ func rate(unit precision.Unit, r float64) string {
 }
 
 // parts are the marks that the page has to have.
-var parts = []string{"machine", "startup", "shim", "cpu", "io", "neighbour"}
+var parts = []string{"machine", "startup", "shim", "cpu", "io", "neighbour", "supervisor"}
 
 // checkPage returns an error if the numbers cannot be put into the page.
 func checkPage() error {

@@ -5,10 +5,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentbox/agentbox/test/bench/internal/page"
 	"github.com/agentbox/agentbox/test/bench/internal/precision"
+	"github.com/agentbox/agentbox/test/bench/internal/pss"
 	"github.com/agentbox/agentbox/test/bench/internal/shims"
+	"github.com/agentbox/agentbox/test/bench/internal/supervised"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -27,8 +30,8 @@ func samples() (host, guest results) {
 		},
 		Sizes: &sizes{Binary: 5 << 20, Memory: 9 << 20},
 		Shims: &shimMemory{Place: thisHost, Containerd: "1.6.20", Pairs: []shims.Pair{{
-			Agentbox: shims.Sample{One: shims.Memory{PSS: 11 << 20, Anonymous: 3 << 20}, Pod: shims.Memory{PSS: 12 << 20}},
-			Runc:     shims.Sample{One: shims.Memory{PSS: 12 << 20, Anonymous: 2 << 20}, Pod: shims.Memory{PSS: 13 << 20}},
+			Agentbox: shims.Sample{One: pss.Memory{PSS: 11 << 20, Anonymous: 3 << 20}, Pod: pss.Memory{PSS: 12 << 20}},
+			Runc:     shims.Sample{One: pss.Memory{PSS: 12 << 20, Anonymous: 2 << 20}, Pod: pss.Memory{PSS: 13 << 20}},
 		}}},
 		CPU: []precision.Series{
 			{Place: thisHost, What: "4 threads that compute", Unit: precision.CPUs, Limit: 0.25, Kernel: []float64{0.249, 0.25, 0.251}, Free: 1.99, Tolerance: 0.04},
@@ -37,12 +40,39 @@ func samples() (host, guest results) {
 		IO: []precision.Series{
 			{Place: "ext4, this host", What: "write, buffered", Unit: precision.Bytes, Limit: 20 << 20, Kernel: []float64{0}, Clock: []float64{400 << 20}, Free: 800 << 20, Tolerance: 0.1},
 		},
+		Supervisor: &supervision{
+			Memory: []supervised.Memory{
+				{
+					What: "1 GB/s", Limit: 2 << 30, Free: 3 << 30, Target: supervised.Target{Overshoot: 0.05, Ended: 50 * time.Millisecond},
+					Runs: []supervised.Growth{
+						{Peak: 2<<30 + 20<<20, Rate: 1e9, Stopped: 5 * time.Millisecond, Ended: 40 * time.Millisecond},
+						{Peak: 2<<30 + 40<<20, Rate: 0.9e9, Stopped: 7 * time.Millisecond, Ended: 90 * time.Millisecond},
+					},
+				},
+				{
+					What: "as fast as it goes", Limit: 2 << 30, Free: 3 << 30, Target: supervised.Target{Overshoot: 0.05, Ended: 50 * time.Millisecond},
+					Runs: []supervised.Growth{{Peak: 3 << 30, Rate: 4e9, Stopped: 250 * time.Millisecond, Ended: 400 * time.Millisecond}},
+				},
+			},
+			CPU: []precision.Series{
+				{Place: thisHost, Unit: precision.CPUs, Limit: 0.5, Kernel: []float64{0.5, 0.51, 0.52}, Free: 1.9, Tolerance: 0.03},
+			},
+			IO: []precision.Series{
+				{Place: "ext4, this host", What: "write, direct", Unit: precision.Bytes, Limit: 20 << 20, Kernel: []float64{22 << 20}, Clock: []float64{22 << 20}, Free: 900 << 20, Tolerance: 0.03},
+			},
+			Cost: &supervised.Cost{
+				One:    supervised.Load{What: "idle", Sandboxes: 1, CPU: []float64{0.001, 0.002}, Memory: 12 << 20, Target: 0.01},
+				Many:   supervised.Load{What: "idle", Sandboxes: 500, CPU: []float64{0.005, 0.025}, Memory: 50 << 20, Target: 0.01},
+				Others: []supervised.Load{{What: "busy", Sandboxes: 50, CPU: []float64{0.05}, Memory: 14 << 20}},
+				PSS:    []time.Duration{21 * time.Millisecond, 30 * time.Millisecond},
+			},
+		},
 	}
 	guest = results{
 		Machine: machine{Name: "user-mode Linux", Kernel: "7.2.7", Cgroup: 2, CPUs: 1, MemoryMiB: 3005, Runc: "1.3.6", Go: "1.26.8"},
 		Shims: &shimMemory{Place: "user-mode Linux", Containerd: "2.1.9", Pairs: []shims.Pair{{
-			Agentbox: shims.Sample{One: shims.Memory{PSS: 20 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 24 << 20}},
-			Runc:     shims.Sample{One: shims.Memory{PSS: 16 << 20, Anonymous: 4 << 20}, Pod: shims.Memory{PSS: 18 << 20}},
+			Agentbox: shims.Sample{One: pss.Memory{PSS: 20 << 20, Anonymous: 4 << 20}, Pod: pss.Memory{PSS: 24 << 20}},
+			Runc:     shims.Sample{One: pss.Memory{PSS: 16 << 20, Anonymous: 4 << 20}, Pod: pss.Memory{PSS: 18 << 20}},
 		}}},
 		Startup: []comparison{{Name: "create without the note / with it", Pairs: 40, A: 0.02, B: 0.02, Ratio: 1, Low: 0.9, High: 1.1}},
 		CPU: []precision.Series{
@@ -116,6 +146,9 @@ func TestSections(t *testing.T) {
 	if got := names(sections(results{}, results{Shims: guest.Shims})); got != "machine shim" {
 		t.Errorf("shims alone: %s", got)
 	}
+	if got := names(sections(results{Supervisor: host.Supervisor}, results{})); got != "machine supervisor" {
+		t.Errorf("the supervisor alone: %s", got)
+	}
 	if got := names(sections(results{}, results{IO: guest.IO})); got != "machine io" {
 		t.Errorf("I/O alone: %s", got)
 	}
@@ -134,6 +167,29 @@ func TestMissesAreNamed(t *testing.T) {
 		if !strings.Contains(got, part) {
 			t.Errorf("%q does not say %q", got, part)
 		}
+	}
+}
+
+func TestMissesOfTheSupervisorAreNamed(t *testing.T) {
+	host, _ := samples()
+	got := supervisorMisses(host.Supervisor)
+	for _, part := range []string{
+		"memory, 1 GB/s", "memory, as fast as it goes", "write, direct on ext4, this host (1.100", "CPU, 500 sandboxes, idle", "PSS in all, 500", "PSS of each further",
+	} {
+		if part == "memory, 1 GB/s" { // its median is met
+			if strings.Contains(got, part) {
+				t.Errorf("%q says %q", got, part)
+			}
+			continue
+		}
+		if !strings.Contains(got, part) {
+			t.Errorf("%q does not say %q", got, part)
+		}
+	}
+	host.Supervisor.Memory, host.Supervisor.IO, host.Supervisor.Cost.Many = nil, nil, host.Supervisor.Cost.One
+	host.Supervisor.Cost.Many.Sandboxes = 2
+	if got := supervisorMisses(host.Supervisor); got != "All targets are met." {
+		t.Error(got)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Command hog is the program in the sandboxes that are measured: it computes,
-// reads and writes as it is told on standard input, and tells on standard output
+// reads, writes and grows as it is told on standard input, and tells on standard output
 // what it did and how long that took by its own clock.
 package main
 
@@ -17,6 +17,11 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == waitArg {
+		for {
+			time.Sleep(time.Hour)
+		}
+	}
 	if err := job.Serve(os.Stdin, os.Stdout, do); err != nil {
 		fmt.Fprintln(os.Stderr, "hog:", err)
 		os.Exit(1)
@@ -27,10 +32,16 @@ func do(j job.Job) (job.Outcome, error) {
 	if err := j.Check(); err != nil {
 		return job.Outcome{}, err
 	}
-	if j.Kind == job.Spin {
+	switch j.Kind {
+	case job.Spin:
 		return spin(j.Threads, seconds(j.Seconds)), nil
+	case job.Fork:
+		return job.Outcome{}, fork(j.Processes)
+	case job.Grow:
+		return grow(j)
+	default:
+		return transfer(j)
 	}
-	return transfer(j)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -17,6 +17,8 @@ const (
 	Spin  Kind = "spin"  // compute in Threads threads, for Seconds
 	Read  Kind = "read"  // calls of Block bytes
 	Write Kind = "write" // the same
+	Fork  Kind = "fork"  // have Processes children, which wait
+	Grow  Kind = "grow"  // take Bytes of memory, and keep them
 )
 
 // Job is one piece of work. A Read or Write job ends after Bytes, or with Bytes
@@ -38,6 +40,14 @@ type Job struct {
 	Fsync int64 `json:"fsync,omitempty"`
 	// Pause is between calls, in seconds.
 	Pause float64 `json:"pause,omitempty"`
+
+	Processes int `json:"processes,omitempty"`
+	// First is how many of the Bytes of memory are taken at once; the others at
+	// Rate bytes per second, or with Rate 0 as fast as Threads can. Each step has
+	// Block bytes, and goes into the Trace in File, if there is one.
+	First int64 `json:"first,omitempty"`
+	Rate  int64 `json:"rate,omitempty"`
+	Huge  bool  `json:"huge,omitempty"` // pages of 2 MiB
 }
 
 // Outcome is what was done.
@@ -54,7 +64,12 @@ type Outcome struct {
 // Check returns an error for a job that cannot be done.
 func (j Job) Check() error {
 	switch {
-	case j.Kind == Spin && j.Threads > 0 && j.Seconds > 0:
+	case j.Kind == Spin && j.Threads > 0 && j.Seconds > 0, j.Kind == Fork && j.Processes > 0:
+		return nil
+	case j.Kind == Grow:
+		if j.Threads < 1 || j.Block < 1 || j.Bytes < j.Block || j.Bytes%j.Block != 0 || j.First < 0 || j.Rate < 0 {
+			return fmt.Errorf("no growth: %d bytes in steps of %d, %d threads", j.Bytes, j.Block, j.Threads)
+		}
 		return nil
 	case j.Kind != Read && j.Kind != Write:
 		return fmt.Errorf("no job: kind %q, %d threads, %v s", j.Kind, j.Threads, j.Seconds)

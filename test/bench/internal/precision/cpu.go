@@ -9,9 +9,6 @@ import (
 	"github.com/agentbox/agentbox/test/bench/internal/sandbox"
 )
 
-// cpuTolerance is what the CPU limit has to hold within.
-const cpuTolerance = 0.04
-
 const (
 	// spinThreads is more than any machine of the project's tests has CPUs.
 	spinThreads = 4
@@ -32,7 +29,7 @@ func (m *Meter) CPU(groups [][]float64, long time.Duration) (all []Series, err e
 		first := len(all)
 		for _, limit := range group {
 			limits = append(limits, fmt.Sprint(limit))
-			all = append(all, Series{Place: m.Place, What: "4 threads that compute", Unit: CPUs, Limit: limit, Free: free[0], Tolerance: cpuTolerance})
+			all = append(all, Series{Place: m.Place, What: "4 threads that compute", Unit: CPUs, Limit: limit, Free: free[0], Tolerance: m.CPUTolerance})
 		}
 		for run := range m.Runs {
 			rates, err := m.spin(limits, long)
@@ -58,7 +55,7 @@ func (m *Meter) spin(limits []string, long time.Duration) (rates []float64, err 
 		}
 	}()
 	for _, limit := range limits {
-		box, err := m.Runtime.Start(sandbox.Want{Limits: []string{"cpus = " + limit}})
+		box, err := m.Runtime.Start(sandbox.Want{Limits: []string{"cpus = " + limit}, First: true})
 		if err != nil {
 			return nil, err
 		}

@@ -10,9 +10,6 @@ import (
 	"github.com/agentbox/agentbox/test/bench/internal/stats"
 )
 
-// ioTolerance is what an I/O limit has to hold within.
-const ioTolerance = 0.10
-
 // The limits that are measured.
 const (
 	limitMiB = 20
@@ -124,9 +121,12 @@ func (m *Meter) IO(place Place) ([]Series, error) {
 	}
 	var all []Series
 	for _, uses := range allUses() {
+		if m.BytesOnly && uses.list[0].unit != Bytes {
+			continue
+		}
 		series := make([]Series, len(uses.list))
 		for i, u := range uses.list {
-			series[i] = Series{Place: place.Name, What: u.what, Unit: u.unit, Limit: u.limit, Tolerance: ioTolerance}
+			series[i] = Series{Place: place.Name, What: u.what, Unit: u.unit, Limit: u.limit, Tolerance: m.IOTolerance}
 		}
 		for run := range m.Runs {
 			err := m.each(place, uses.list, uses.limits, func(i int, kernel, clock float64) {

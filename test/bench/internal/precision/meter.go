@@ -16,6 +16,11 @@ type Meter struct {
 	// Work is about how long one run of an I/O limit takes.
 	Work time.Duration
 	Log  io.Writer // what is going on
+
+	// What a limit has to hold within, as a part of it.
+	CPUTolerance, IOTolerance float64
+	// BytesOnly leaves out limits of operations.
+	BytesOnly bool
 }
 
 func (m *Meter) logf(format string, args ...any) {

@@ -48,6 +48,71 @@ func (s *Sandbox) CPUSeconds() (float64, error) {
 	return float64(n) / unit, nil
 }
 
+// MemoryPeak is the most memory that the kernel has counted for the sandbox at
+// once, in bytes: memory.peak (cgroup-v2.rst), or memory.max_usage_in_bytes
+// (cgroup-v1/memory.rst). Page tables and pages of files are in it.
+func (s *Sandbox) MemoryPeak() (int64, error) {
+	file := filepath.Join(mountPoint, s.cgroup, "memory.peak")
+	if !unified() {
+		file = filepath.Join(mountPoint, "memory", s.cgroup, "memory.max_usage_in_bytes")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return parseNumber(data, "")
+}
+
+// MemoryUse is what the kernel counts for the sandbox now, in bytes, without the
+// pages of files.
+func (s *Sandbox) MemoryUse() (int64, error) {
+	dir, use, files := filepath.Join(mountPoint, s.cgroup), "memory.current", "file"
+	if !unified() {
+		dir, use, files = filepath.Join(mountPoint, "memory", s.cgroup), "memory.usage_in_bytes", "cache"
+	}
+	now, err := os.ReadFile(filepath.Join(dir, use))
+	if err != nil {
+		return 0, err
+	}
+	stat, err := os.ReadFile(filepath.Join(dir, "memory.stat"))
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for _, part := range []struct {
+		data []byte
+		name string
+		sign int64
+	}{{now, "", 1}, {stat, files, -1}, {stat, "shmem", 1}} { // the latter counts among the files too
+		n, err := parseNumber(part.data, part.name)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", dir, err)
+		}
+		sum += part.sign * n
+	}
+	return sum, nil
+}
+
+// Pids are the processes of the sandbox.
+func (s *Sandbox) Pids() (pids []int, err error) {
+	file := filepath.Join(mountPoint, s.cgroup, "cgroup.procs")
+	if !unified() {
+		file = filepath.Join(mountPoint, "cpuacct", s.cgroup, "cgroup.procs")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	for word := range bytes.FieldsSeq(data) {
+		pid, err := strconv.Atoi(string(word))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
 // IO is what was read and written on a disk, "MAJOR:MINOR": io.stat
 // (cgroup-v2.rst), or blkio.throttle.io_service_bytes and io_serviced
 // (cgroup-v1/blkio-controller.rst). A disk that was not touched has zeros.

@@ -3,15 +3,20 @@
 package sandbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/agentbox/agentbox/pkg/result"
 	"github.com/agentbox/agentbox/test/bench/internal/job"
 )
 
@@ -20,12 +25,16 @@ const Work = "/files"
 
 // Runtime is what starts sandboxes, one at a time.
 type Runtime struct {
-	Agentbox string // path of agentbox-runtime
+	Agentbox string // path of agentbox-runtime; the program agentbox is beside it
 	Runc     string // path of runc
 	Hog      string // path of the program hog, linked statically
 	Dir      string // a folder that exists, for bundles, state and results
+	// Supervise are the dimensions that the supervisor enforces here even where
+	// the kernel could.
+	Supervise []string
 
 	count int
+	spec  []byte // what runc spec writes
 }
 
 // Want is what is special about a sandbox.
@@ -33,6 +42,9 @@ type Want struct {
 	Limits []string // lines of the table [limits] in the configuration
 	Root   string   // folder that becomes its root, made by MakeRoot; empty: one of its own
 	Work   string   // folder that becomes Work; empty: the one of the root
+	// First gives it the largest share of the CPUs, so that nothing but its limit
+	// holds it back on a machine that has other work.
+	First bool
 }
 
 // Sandbox is a running container.
@@ -43,6 +55,7 @@ type Sandbox struct {
 	id       string
 	cgroup   string // below the mount point, or that of a controller
 	dir      string // everything of this sandbox
+	deleted  bool
 	jobs     *os.File
 	outcomes *os.File
 }
@@ -76,6 +89,10 @@ func (r *Runtime) Start(want Want) (s *Sandbox, err error) {
 	return s, nil
 }
 
+// maxShares is the most that cpu.shares takes; of cgroup v2 it is a cpu.weight of
+// 10000.
+const maxShares = 262144
+
 func (s *Sandbox) prepare(want Want) error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return err
@@ -86,17 +103,25 @@ func (s *Sandbox) prepare(want Want) error {
 			return fmt.Errorf("make a root file system: %w", err)
 		}
 	}
-	config := fmt.Sprintf("runtime = %q\nresults = %q\n[limits]\n%s\n", s.runtime.Runc, filepath.Join(s.dir, "results"), strings.Join(want.Limits, "\n"))
-	if err := os.WriteFile(s.config(), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(s.config(), []byte(s.runtime.policy(filepath.Join(s.dir, "results"), want.Limits)), 0o600); err != nil {
 		return err
 	}
-	spec, err := Spec(s.runtime.Runc, s.dir)
+	spec, err := s.runtime.newSpec(s.dir)
 	if err != nil {
 		return err
 	}
 	spec["process"].(map[string]any)["args"] = []string{"/hog"}
 	spec["root"] = map[string]any{"path": want.Root}
-	spec["linux"].(map[string]any)["cgroupsPath"] = "/" + s.cgroup
+	linux := spec["linux"].(map[string]any)
+	linux["cgroupsPath"] = "/" + s.cgroup
+	if want.First {
+		resources, _ := linux["resources"].(map[string]any)
+		if resources == nil {
+			resources = map[string]any{}
+			linux["resources"] = resources
+		}
+		resources["cpu"] = map[string]any{"shares": maxShares}
+	}
 	if want.Work != "" {
 		spec["mounts"] = append(spec["mounts"].([]any), map[string]any{
 			"destination": Work, "type": "bind", "source": want.Work, "options": []string{"rbind", "rw"},
@@ -107,6 +132,28 @@ func (s *Sandbox) prepare(want Want) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(s.dir, "config.json"), data, 0o600)
+}
+
+// policy is agentbox's configuration.
+func (r *Runtime) policy(results string, limits []string) string {
+	text := fmt.Sprintf("runtime = %q\nresults = %q\n", r.Runc, results)
+	if len(r.Supervise) > 0 {
+		text += `supervise = ["` + strings.Join(r.Supervise, `", "`) + `"]` + "\n"
+	}
+	return text + "[limits]\n" + strings.Join(limits, "\n") + "\n"
+}
+
+// newSpec is a specification of its own, of what `runc spec` has written once.
+func (r *Runtime) newSpec(dir string) (spec map[string]any, err error) {
+	if r.spec == nil {
+		if spec, err = Spec(r.Runc, dir); err != nil {
+			return nil, err
+		}
+		if r.spec, err = json.Marshal(spec); err != nil {
+			return nil, err
+		}
+	}
+	return spec, json.Unmarshal(r.spec, &spec)
 }
 
 // Spec returns what `runc spec` writes, without a terminal. Its file is left in
@@ -134,7 +181,7 @@ func (s *Sandbox) pidFile() string { return filepath.Join(s.dir, "pid") }
 
 func (s *Sandbox) command(args ...string) *exec.Cmd {
 	return exec.Command(s.runtime.Agentbox, append([]string{
-		"--agentbox-config", s.config(), "--agentbox-state", filepath.Join(s.runtime.Dir, "state"),
+		"--agentbox-config", s.config(), "--agentbox-state", s.runtime.states(),
 		"--root", filepath.Join(s.runtime.Dir, "runc"),
 	}, args...)...)
 }
@@ -194,26 +241,79 @@ func (s *Sandbox) Stop() error {
 }
 
 func (s *Sandbox) end() error {
-	if s.Client == nil {
-		return nil // create has failed
+	if s.Client == nil || s.deleted {
+		return nil // create has failed, or there is a result
 	}
 	if err := WaitEnded(s.pidFile(), 30*time.Second); err != nil {
 		return err
 	}
+	s.deleted = true
 	return s.runtimeVerb("delete", s.id)
 }
 
-// WaitEnded waits until the process in a pid file has ended, reaped or not.
+// Result waits for the end of the sandbox, which has to come by itself, deletes
+// it and returns what agentbox says of it.
+func (s *Sandbox) Result() (r result.Result, err error) {
+	if err := s.end(); err != nil {
+		return r, err
+	}
+	inspect := exec.Command(s.runtime.program(), "inspect", "--json", "--config", s.config(), "--state", s.runtime.states(), s.id)
+	var said bytes.Buffer
+	inspect.Stderr = &said
+	out, err := inspect.Output()
+	if err != nil {
+		return r, fmt.Errorf("agentbox inspect: %w: %s", err, said.Bytes())
+	}
+	return r, json.Unmarshal(out, &r)
+}
+
+// Init is the pid of the sandbox' first process.
+func (s *Sandbox) Init() (int, error) {
+	data, err := os.ReadFile(s.pidFile())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
+}
+
+// WaitEnded waits until the process in a pid file has ended with all its threads,
+// reaped or not.
 func WaitEnded(pidFile string, limit time.Duration) error {
-	pid, err := os.ReadFile(pidFile)
+	data, err := os.ReadFile(pidFile)
 	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
-		stat, err := os.ReadFile("/proc/" + string(pid) + "/stat")
-		if err != nil || strings.Contains(string(stat), ") Z ") {
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", pidFile, err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open a pidfd of process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if err := PollEnd(fd, time.Now().Add(limit)); err != nil {
+		return fmt.Errorf("process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// PollEnd waits for the end of the process of a pidfd.
+func PollEnd(fd int, until time.Time) error {
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, int(max(0, time.Until(until).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for the end: %w", err)
+		case n == 0:
+			return errors.New("it does not end")
+		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("process %s does not end within %v", pid, limit)
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentbox/agentbox/test/bench/internal/pss"
 	"github.com/agentbox/agentbox/test/bench/internal/sandbox"
 )
 
@@ -69,10 +70,10 @@ func (m *Meter) Measure(pairs int) (list []Pair, err error) {
 	list = make([]Pair, pairs)
 	steps := []struct {
 		more int // containers
-		keep func(*Sample, Memory)
+		keep func(*Sample, pss.Memory)
 	}{
-		{1, func(s *Sample, is Memory) { s.One = is }},
-		{Further, func(s *Sample, is Memory) { s.Pod = is }},
+		{1, func(s *Sample, is pss.Memory) { s.One = is }},
+		{Further, func(s *Sample, is pss.Memory) { s.Pod = is }},
 	}
 	for _, step := range steps {
 		for _, c := range all {
@@ -262,16 +263,12 @@ func (c *couple) spec(id, pod string) (file string, err error) {
 }
 
 // memory is that of the shim of a pod.
-func (c *couple) memory(kind string) (Memory, error) {
+func (c *couple) memory(kind string) (pss.Memory, error) {
 	pid, err := c.shim(kind)
 	if err != nil {
-		return Memory{}, err
+		return pss.Memory{}, err
 	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return Memory{}, err
-	}
-	return parseRollup(data)
+	return pss.Of(pid)
 }
 
 // shim is the process that all containers of a pod are children of.

@@ -1,51 +1,14 @@
 package shims
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-
+	"github.com/agentbox/agentbox/test/bench/internal/pss"
 	"github.com/agentbox/agentbox/test/bench/internal/stats"
 )
 
-// Memory is what a process takes, in bytes.
-type Memory struct {
-	PSS       int64 `json:"pss"`       // its pages, those shared with n processes counted as 1/n
-	Anonymous int64 `json:"anonymous"` // those of no file, which no two shims share
-}
-
-// parseRollup reads /proc/PID/smaps_rollup (Documentation/filesystems/proc.rst of
-// the kernel). A field that is missing is an error: zero would look like a very
-// good result.
-func parseRollup(data []byte) (m Memory, err error) {
-	wanted := map[string]*int64{"Pss": &m.PSS, "Anonymous": &m.Anonymous}
-	for line := range strings.Lines(string(data)) {
-		name, rest, _ := strings.Cut(line, ":")
-		field := wanted[name]
-		if field == nil {
-			continue
-		}
-		words := strings.Fields(rest)
-		if len(words) != 2 || words[1] != "kB" {
-			return Memory{}, fmt.Errorf("smaps_rollup: %q is not a number of kB", strings.TrimSpace(line))
-		}
-		kib, err := strconv.ParseUint(words[0], 10, 43) // so that bytes fit
-		if err != nil {
-			return Memory{}, fmt.Errorf("smaps_rollup: %q: %w", strings.TrimSpace(line), err)
-		}
-		*field = int64(kib) << 10
-		delete(wanted, name)
-	}
-	for name := range wanted {
-		return Memory{}, fmt.Errorf("smaps_rollup has no line %s", name)
-	}
-	return m, nil
-}
-
 // Sample is one shim: with one container, and with Further more.
 type Sample struct {
-	One Memory `json:"one"`
-	Pod Memory `json:"pod"`
+	One pss.Memory `json:"one"`
+	Pod pss.Memory `json:"pod"`
 }
 
 // Pair is a shim of agentbox and one of containerd, at the same time.

@@ -1,62 +1,10 @@
 package shims
 
 import (
-	"os"
-	"strings"
 	"testing"
+
+	"github.com/agentbox/agentbox/test/bench/internal/pss"
 )
-
-func TestParseRollup(t *testing.T) {
-	recorded, err := os.ReadFile("testdata/smaps_rollup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := []struct {
-		name, data string
-		want       Memory
-		problem    string // part of the message, empty if there is none
-	}{
-		{name: "recorded", data: string(recorded), want: Memory{PSS: 201 << 10, Anonymous: 112 << 10}},
-		{name: "other fields begin alike", data: "Pss_Anon: 7 kB\nPss: 3 kB\nPss_File: 8 kB\nAnonymous: 2 kB\nAnonHugePages: 9 kB\n", want: Memory{PSS: 3 << 10, Anonymous: 2 << 10}},
-		{name: "a process that has ended", data: "", problem: "has no line"},
-		{name: "no anonymous memory told", data: "Pss: 3 kB\n", problem: "no line Anonymous"},
-		{name: "another unit", data: "Pss: 3 MB\nAnonymous: 2 kB\n", problem: `"Pss: 3 MB"`},
-		{name: "below zero", data: "Pss: -3 kB\nAnonymous: 2 kB\n", problem: `"Pss: -3 kB"`},
-		{name: "more than a number of bytes", data: "Pss: 9007199254740992 kB\nAnonymous: 2 kB\n", problem: "out of range"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got, err := parseRollup([]byte(tt.data))
-			if tt.problem != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.problem) {
-					t.Errorf("error %v, want %q", err, tt.problem)
-				}
-				return
-			}
-			if err != nil || got != tt.want {
-				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
-			}
-		})
-	}
-}
-
-func FuzzParseRollup(f *testing.F) {
-	recorded, err := os.ReadFile("testdata/smaps_rollup")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(recorded)
-	f.Add([]byte("Pss: 8796093022207 kB\nAnonymous: 0 kB\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := parseRollup(data)
-		if err != nil && m != (Memory{}) {
-			t.Errorf("an error comes with %+v", m)
-		}
-		if m.PSS < 0 || m.Anonymous < 0 || m.PSS%1024 != 0 || m.Anonymous%1024 != 0 {
-			t.Errorf("%+v is no number of KiB", m)
-		}
-	})
-}
 
 func TestParseParent(t *testing.T) {
 	tests := []struct {
@@ -90,7 +38,7 @@ func FuzzParseParent(f *testing.F) {
 }
 
 func TestFigureOf(t *testing.T) {
-	one := func(pss int64) Sample { return Sample{One: Memory{PSS: pss}} }
+	one := func(bytes int64) Sample { return Sample{One: pss.Memory{PSS: bytes}} }
 	tests := []struct {
 		name  string
 		pairs []Pair
@@ -118,7 +66,7 @@ func TestFigureOf(t *testing.T) {
 }
 
 func TestWhatIsPicked(t *testing.T) {
-	s := Sample{One: Memory{PSS: 1000, Anonymous: 300}, Pod: Memory{PSS: 1000 + 50*Further, Anonymous: 500}}
+	s := Sample{One: pss.Memory{PSS: 1000, Anonymous: 300}, Pod: pss.Memory{PSS: 1000 + 50*Further, Anonymous: 500}}
 	for name, tt := range map[string]struct{ got, want float64 }{
 		"one container":          {PSSOfOne(s), 1000},
 		"its anonymous memory":   {AnonymousOfOne(s), 300},
