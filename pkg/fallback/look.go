@@ -9,10 +9,10 @@ import (
 const (
 	// A look costs some microseconds of CPU time for each process, and at most one
 	// part in costShare of the time until the next.
-	costShare = 20
-	shortestLook           = time.Millisecond
-	idleLook               = time.Second
-	killLook               = 10 * time.Millisecond
+	costShare    = 20
+	shortestLook = time.Millisecond
+	idleLook     = time.Second
+	killLook     = 10 * time.Millisecond
 )
 
 // longestLook is how long a sandbox is left alone whose CPU time or I/O is

@@ -87,7 +87,8 @@ func nextPause(last time.Duration, end ending, life time.Duration) time.Duration
 	return min(2*max(last, minPause), maxPause)
 }
 
-// watch waits for the end of a worker, and hands signals on to it.
+// watch waits for the end of a worker, and hands signals on to it. A worker that
+// was told to end is not started again, however it did.
 func watch(worker *other, signals <-chan os.Signal) (end ending, err error) {
 	ended := make(chan struct{})
 	go func() {
@@ -97,11 +98,16 @@ func watch(worker *other, signals <-chan os.Signal) (end ending, err error) {
 		status, known, err = worker.wait()
 		end = endingOf(status, known)
 	}()
+	told := false
 	for {
 		select {
 		case <-signals:
+			told = true
 			worker.signal(unix.SIGTERM)
 		case <-ended:
+			if told {
+				end = over
+			}
 			return end, err
 		}
 	}

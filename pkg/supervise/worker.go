@@ -72,16 +72,21 @@ func run(o Options) error {
 // worker is the process that supervises.
 type worker struct {
 	Options
-	owner  *Owner
-	keeper *other   // nil: there is none, or none any more
-	ready  *os.File // nil: nobody waits, or not any more
-	lock   *os.File // the folder of states
-	server *server
-	failed chan error
-	said   string // the last about taking over
+	owner   *Owner
+	keeper  *other   // nil: there is none, or none any more
+	ready   *os.File // nil: nobody waits, or not any more
+	lock    *os.File // the folder of states
+	server  *server
+	failed  chan error
+	signals chan os.Signal
+	said    string // the last about taking over
 }
 
 func (w *worker) run() (err error) {
+	// From before anybody can know of it, and never the default again: another one,
+	// as the keeper's, must not end a worker that lets its sandboxes go.
+	w.signals = make(chan os.Signal, 1)
+	signal.Notify(w.signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	if w.lock, err = lockFolder(w.Dir, w.Role == Alone); err != nil {
 		return err
 	}
@@ -136,17 +141,13 @@ func (w *worker) tell(err error) {
 
 // loop returns when there is nothing more to do.
 func (w *worker) loop() error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
-	// Never the default again: another one, as the keeper's, must not end a worker
-	// that lets its sandboxes go.
 	tick := time.NewTicker(w.tick())
 	defer tick.Stop()
 	lost := w.watchKeeper()
 	busy := time.Now()
 	for ticks := 1; ; {
 		select {
-		case <-signals:
+		case <-w.signals:
 			return nil
 		case err := <-w.failed:
 			return fmt.Errorf("%w: %w", errCrash, err)
