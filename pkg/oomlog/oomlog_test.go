@@ -86,8 +86,8 @@ func TestParse(t *testing.T) {
 		{"a process with a deceitful name", fmt.Sprintf(owner, "/", "/a", "/a", ",task_memcg=/b") + victim7, []Kill{{Pids: []int{7}}}},
 		{"a process named as a kill", "Memory cgroup out of memory: Killed process 7 (: Killed process) total-vm:1kB\n", []Kill{{Pids: []int{7}}}},
 		{
-			"names that the log escapes", fmt.Sprintf(owner, "/", `/my\x5cx2dagents.slice/box\x20\xc3\xa9.scope`, "/", "x") + victim7 +
-				fmt.Sprintf(tasksIn, `/my\x5cx2dagents.slice/box\x20\xc3\xa9.scope`) + victim7,
+			"names that the log escapes", fmt.Sprintf(owner, "/", `/my\x5cx2dagents.slice/box \xc3\xa9.scope`, "/", "x") + victim7 +
+				fmt.Sprintf(tasksIn, `/my\x5cx2dagents.slice/box \xc3\xa9.scope`) + victim7,
 			[]Kill{{Owner: `/my\x2dagents.slice/box é.scope`, Group: `/my\x2dagents.slice/box é.scope`, Pids: []int{7, 7}}},
 		},
 		{"no escape", fmt.Sprintf(owner, "/", `/a\xg1\x`, "/", "x") + victim7, []Kill{{Owner: `/a\xg1\x`, Pids: []int{7}}}},
