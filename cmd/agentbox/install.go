@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -276,12 +275,9 @@ func (i *installer) path(e install.Engine, store install.Store, want *install.Wa
 	if rec != nil && i.file == "" {
 		main = defaultFiles[e]
 	}
-	data, err := os.ReadFile(main)
-	if errors.Is(err, fs.ErrNotExist) {
-		return path, nil
-	}
-	if err != nil {
-		return "", err
+	data, err := install.Read(main)
+	if err != nil || data == nil {
+		return path, err
 	}
 	dropIn, err := install.DropIn(main, data, want.Major)
 	if err != nil || dropIn == "" || rec != nil && rec.File != dropIn {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentbox/agentbox/pkg/install"
 )
 
@@ -187,6 +189,20 @@ func TestContainerdFile(t *testing.T) {
 				t.Errorf("the file of containerd is now\n%s", now)
 			}
 		})
+	}
+}
+
+// A pipe that nobody writes to, and a device without an end.
+func TestContainerdFileIsNoTrap(t *testing.T) {
+	e := newEngines(t, "bin/agentbox-runtime", "engine/containerd containerd x 2.1.9")
+	pipe := filepath.Join(e.dir, "config.toml")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{pipe, "/dev/zero", e.dir} {
+		if _, stderr, code := e.run("containerd", "--file", file); code != 1 || !strings.Contains(stderr, "is not a regular file") {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
 	}
 }
 

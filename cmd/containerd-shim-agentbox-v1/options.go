@@ -62,15 +62,18 @@ func (s *settings) take(generic *runtimeoptions.Options) error {
 	if err := checkType(generic.GetTypeUrl()); err != nil {
 		return err
 	}
-	path := generic.GetConfigPath()
-	if path != "" { // wins over the body (api.proto)
-		if !filepath.IsAbs(path) {
-			return fmt.Errorf("the option ConfigPath %.200q is not absolute: give the whole path", path)
-		}
-		s.configPath = path
-		return nil
+	if path := generic.GetConfigPath(); path != "" { // wins over the body (api.proto)
+		return s.takePath(path)
 	}
 	return s.takeBody(generic.GetConfigBody())
+}
+
+func (s *settings) takePath(path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("the option ConfigPath %.200q is not absolute: give the whole path", path)
+	}
+	s.configPath = path
+	return nil
 }
 
 func checkType(name string) error {
@@ -113,7 +116,7 @@ func (s *settings) takeBody(body []byte) error {
 		s.configBody = body
 		return nil
 	}
-	if err := s.takeKeys(theirs); err != nil || len(own) == 0 {
+	if err := s.takeKeys(theirs); err != nil || len(own) == 0 || s.configPath != "" {
 		return err
 	}
 	rest, err := toml.Marshal(own)
@@ -145,7 +148,10 @@ func (s *settings) takeKeys(theirs map[string]any) error {
 	}
 	s.runc.BinaryName, s.runc.Root = keys.BinaryName, keys.Root
 	s.runc.SystemdCgroup, s.runc.NoPivotRoot, s.runc.NoNewKeyring = keys.SystemdCgroup, keys.NoPivotRoot, keys.NoNewKeyring
-	return nil
+	if keys.ConfigPath == "" {
+		return nil
+	}
+	return s.takePath(keys.ConfigPath)
 }
 
 // bodyName is the file of a bundle in which a ConfigBody is kept.

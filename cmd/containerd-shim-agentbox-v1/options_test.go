@@ -54,6 +54,8 @@ func TestTranslate(t *testing.T) {
 			&runcoptions.Options{BinaryName: "/opt/agentbox-runtime", Root: "/run/r", NoPivotRoot: true, NoNewKeyring: true}, "", "",
 		},
 		{"both", body("SystemdCgroup = true\nmode = 'strict'\n[limits]\npids = 9\n"), &runcoptions.Options{SystemdCgroup: true}, "", "mode = 'strict'\n\n[limits]\npids = 9\n"},
+		{"a path in the body", body("ConfigPath = '/etc/a.toml'\nSystemdCgroup = true\n"), &runcoptions.Options{SystemdCgroup: true}, "/etc/a.toml", ""},
+		{"a path in the body wins over the rest", body("ConfigPath = '/etc/a.toml'\nmode = 'off'\n"), none, "/etc/a.toml", ""},
 		{"runc's own", &runcoptions.Options{SystemdCgroup: true, Root: "/run/r", IoUid: 7}, &runcoptions.Options{SystemdCgroup: true, Root: "/run/r", IoUid: 7}, "", ""},
 	}
 	for _, tt := range tests {
@@ -82,6 +84,7 @@ func TestTranslateRefuses(t *testing.T) {
 		{"another type", pack(t, &emptypb.Empty{}), `options of the type "google.protobuf.Empty" are not known`},
 		{"a value without a type", &anypb.Any{Value: []byte("x")}, `options of the type ""`},
 		{"a relative path", pack(t, &runtimeoptions.Options{ConfigPath: "a.toml"}), `ConfigPath "a.toml" is not absolute`},
+		{"a relative path in the body", pack(t, body("ConfigPath = 'a.toml'")), `ConfigPath "a.toml" is not absolute`},
 		{"another shim's type", pack(t, &runtimeoptions.Options{TypeUrl: "io.containerd.runsc.v1.options"}), `TypeUrl "io.containerd.runsc.v1.options" is not known`},
 		{"broken", &anypb.Any{TypeUrl: "runtimeoptions.v1.Options", Value: []byte{0xff}}, "the options are no runtimeoptions.v1.Options"},
 		{"broken, of runc", &anypb.Any{TypeUrl: "types.googleapis.com/containerd.runc.v1.Options", Value: []byte{0xff}}, "the options are no containerd.runc.v1.Options"},

@@ -171,8 +171,11 @@ func (q *queue) deliver(ctx context.Context, m message) error {
 }
 
 // refused tells an answer of containerd, which would be the same again, from a
-// containerd that is not there.
+// containerd that is not there. An event too large for a message never arrives.
 func refused(err error) bool {
+	if _, tooLarge := errors.AsType[*ttrpc.OversizedMessageErr](err); tooLarge {
+		return true
+	}
 	answer, ok := status.FromError(err)
 	if !ok {
 		return false

@@ -158,6 +158,27 @@ func TestQueueGoesOnAfterARefusal(t *testing.T) {
 	}
 }
 
+// An event that no message can hold keeps nothing else from being sent.
+func TestQueueGoesOnAfterAnEventThatIsTooLarge(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	r := &receiver{}
+	defer r.serveEvents(t, path)()
+	q := newQueue("unix://" + path)
+	t.Cleanup(func() {
+		q.stop()
+		_ = q.Close()
+	})
+	ctx := namespaces.WithNamespace(t.Context(), "n")
+	if err := q.Publish(ctx, "/t/large", &eventtypes.TaskOOM{ContainerID: strings.Repeat("x", 5<<20)}); err != nil {
+		t.Fatal(err)
+	}
+	publishAll(t, ctx, q, numbers(2))
+	flush(t, q)
+	if got := r.got(); !slices.Equal(got, numbers(2)) {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
 func TestQueueIsBounded(t *testing.T) {
 	r := &receiver{answer: func(string) error { return errors.New("away") }}
 	q, ctx := testQueue(t, r)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/agentbox/agentbox/pkg/limits"
 	"github.com/agentbox/agentbox/pkg/smallfile"
 )
 
@@ -22,7 +23,7 @@ var nameAnnotations = []string{
 func NameIn(annotations map[string]string) string {
 	for _, key := range nameAnnotations {
 		if name := annotations[key]; name != "" {
-			return name
+			return limits.Shorten(name, limits.MaxText)
 		}
 	}
 	return ""
@@ -61,5 +62,5 @@ func DockerName(dir string) string {
 	if json.Unmarshal(data, &c) != nil {
 		return ""
 	}
-	return strings.TrimPrefix(c.Name, "/")
+	return limits.Shorten(strings.TrimPrefix(c.Name, "/"), limits.MaxText)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentbox/agentbox/pkg/engine"
+	"github.com/agentbox/agentbox/pkg/limits"
 )
 
 func TestNameIn(t *testing.T) {
@@ -25,6 +26,10 @@ func TestNameIn(t *testing.T) {
 		{"CRI-O", map[string]string{"io.kubernetes.container.name": "agent"}, "agent"},
 		{"nerdctl", map[string]string{"nerdctl/name": "agent-1"}, "agent-1"},
 		{"an empty one counts as none", map[string]string{"io.kubernetes.cri.container-name": "", "nerdctl/name": "agent-1"}, "agent-1"},
+	}
+	long := strings.Repeat("x", 2_000_000)
+	if got := engine.NameIn(map[string]string{"nerdctl/name": long}); len(got) > limits.MaxText || !strings.HasPrefix(got, "xxx") {
+		t.Errorf("a name of %d bytes", len(got))
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,6 +63,7 @@ func TestDockerName(t *testing.T) {
 		{"as Docker writes it", `{"StreamConfig":{},"State":{"Running":true},"ID":"0123","Name":"/agent-7","Driver":"overlay2"}`, "agent-7"},
 		{"no name", `{"ID":"0123"}`, ""},
 		{"not a text", `{"Name":7}`, ""},
+		{"too long to be one", `{"Name":"/` + strings.Repeat("x", 2*limits.MaxText) + `"}`, limits.Shorten(strings.Repeat("x", 2*limits.MaxText), limits.MaxText)},
 		{"half written", `{"Name":"/age`, ""},
 		{"empty", "", ""},
 	}

@@ -50,7 +50,7 @@ func (f *tomlFile) containerdVersion() (int64, error) {
 		return 1, nil
 	}
 	if !ok || criPlugin[version] == "" {
-		return 0, &Error{File: f.name, Line: f.line([]string{key}), Text: fmt.Sprintf("version %v is not one that this agentbox knows: expected 1 to %d", value, len(criPlugin))}
+		return 0, &Error{File: f.name, Line: f.line([]string{key}), Text: fmt.Sprintf("version %s is not one that this agentbox knows: expected 1 to %d", shown(value), len(criPlugin))}
 	}
 	return version, nil
 }

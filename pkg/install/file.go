@@ -34,6 +34,15 @@ type file struct {
 	stat unix.Stat_t
 }
 
+// Read returns a configuration file as Store.Install reads it; nil: there is none.
+func Read(path string) ([]byte, error) {
+	f, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return f.data, nil
+}
+
 // readFile reads a file that may be missing. A symbolic link is followed, so that
 // what it points to is changed and the link stays.
 func readFile(path string) (*file, error) {

@@ -93,6 +93,7 @@ func (r *resolver) resolve() (*Plan, error) {
 	if err := r.oom(); err != nil {
 		return nil, err
 	}
+	r.plan.Warnings = FirstWarnings(r.plan.Warnings)
 	return r.plan, r.strict()
 }
 

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"slices"
 	"unicode/utf8"
 )
@@ -12,6 +13,20 @@ const (
 	MaxText = 1000 // a sentence or a part of one
 	MaxPath = 4096 // PATH_MAX: the kernel takes none that is longer
 )
+
+// MaxWarnings is more than a person reads. A specification can have any number of
+// things to warn about, and a result with all of them would be too large for the
+// event that carries it.
+const MaxWarnings = 100
+
+// FirstWarnings returns a list of warnings that is not too long; its last then says
+// how many there are besides.
+func FirstWarnings(list []string) []string {
+	if len(list) <= MaxWarnings {
+		return list
+	}
+	return append(slices.Clone(list[:MaxWarnings]), fmt.Sprintf("%d more warnings are left out", len(list)-MaxWarnings))
+}
 
 // Shorten returns a text of at most so many bytes, with its middle left out where
 // it is longer.

@@ -73,3 +73,25 @@ func TestTextsFromOutsideAreCut(t *testing.T) {
 		t.Errorf("a profile: %.80v", err)
 	}
 }
+
+// A specification can ask for limits on any number of devices that are not there.
+func TestWarningsAreCounted(t *testing.T) {
+	req := Request{Devices: map[Device]Set{}}
+	host := fullHost()
+	host.IO.Asked = map[Device]AskedDisk{}
+	for minor := range int64(1000) {
+		device := Device{Major: 9, Minor: minor}
+		req.Devices[device] = Set{KeyIOReadBPS: Limit(1 << 20)}
+		host.IO.Asked[device] = AskedDisk{Reason: "it is not there"}
+	}
+	plan, err := Resolve(DefaultPolicy(), req, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := len(plan.Warnings) - 1; last != MaxWarnings || plan.Warnings[last] != "900 more warnings are left out" {
+		t.Errorf("%d warnings, the last is %q", last+1, plan.Warnings[last])
+	}
+	if list := FirstWarnings(plan.Warnings[:MaxWarnings]); len(list) != MaxWarnings {
+		t.Errorf("%d are left of %d", len(list), MaxWarnings)
+	}
+}

@@ -102,7 +102,30 @@ func message(record []byte) (text string, more, ok bool) {
 		return "", false, false
 	}
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	return string(line), string(fields[3]) == "c", true
+	return unescaped(string(line)), string(fields[3]) == "c", true
+}
+
+// unescaped undoes what the kernel does to bytes that are not printable ASCII, and
+// to the backslash, which names of systemd's units are full of: "\x2d" is
+// "\x5cx2d" in a record.
+func unescaped(text string) string {
+	const escape, size = `\x`, len(`\x5c`)
+	if !strings.Contains(text, escape) {
+		return text
+	}
+	var b strings.Builder
+	for text != "" {
+		if strings.HasPrefix(text, escape) && len(text) >= size {
+			if n, err := strconv.ParseUint(text[len(escape):size], 16, 8); err == nil {
+				b.WriteByte(byte(n))
+				text = text[size:]
+				continue
+			}
+		}
+		b.WriteByte(text[0])
+		text = text[1:]
+	}
+	return b.String()
 }
 
 // parser follows the kernel, which has a lock around each kill: what it says of one
@@ -114,8 +137,10 @@ type parser struct {
 	ahead bool   // next is in use
 }
 
+// The heads are longer than a process's name, which some lines of the kernel begin
+// with, or need the tail too.
 const (
-	ownerHead = "oom-kill:"
+	ownerHead = "oom-kill:constraint=CONSTRAINT_"
 	groupHead = "Tasks in "
 	groupTail = " are going to be killed due to memory.oom.group set"
 )

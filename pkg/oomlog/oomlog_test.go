@@ -85,6 +85,17 @@ func TestParse(t *testing.T) {
 		{"another", fmt.Sprintf(owner, "/", "/a/,task_memcg=/b", "/a", "x") + victim7, []Kill{{Pids: []int{7}}}},
 		{"a process with a deceitful name", fmt.Sprintf(owner, "/", "/a", "/a", ",task_memcg=/b") + victim7, []Kill{{Pids: []int{7}}}},
 		{"a process named as a kill", "Memory cgroup out of memory: Killed process 7 (: Killed process) total-vm:1kB\n", []Kill{{Pids: []int{7}}}},
+		{
+			"names that the log escapes", fmt.Sprintf(owner, "/", `/my\x5cx2dagents.slice/box \xc3\xa9.scope`, "/", "x") + victim7 +
+				fmt.Sprintf(tasksIn, `/my\x5cx2dagents.slice/box \xc3\xa9.scope`) + victim7,
+			[]Kill{{Owner: `/my\x2dagents.slice/box é.scope`, Group: `/my\x2dagents.slice/box é.scope`, Pids: []int{7, 7}}},
+		},
+		{"no escape", fmt.Sprintf(owner, "/", `/a\xg1\x`, "/", "x") + victim7, []Kill{{Owner: `/a\xg1\x`, Pids: []int{7}}}},
+		{
+			"others whose names look like a kill crash meanwhile", victim7 + groupA + victim7 +
+				"oom-kill:,uid=[9]: segfault at 0 ip 0 sp 0 error 4 in x,global_oom[400,401+1]\nTasks in /b[9]: segfault at 0 ip 0 sp 0 error 4\n" + victim8,
+			[]Kill{{Group: "/a", Pids: []int{7, 7, 8}}},
+		},
 		{"what others say", "x: Killed process 7 (a)\nMemory cgroup out of memory: Killed process seven (a)\noom_reaper: reaped process 7 (a), now anon-rss:0kB\n", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func (d *Document) Apply(plan *limits.Plan, opts Options) (warnings []string, er
 		return nil, err
 	}
 	warnings, err = d.applyAnnotations(plan, opts.AllowAnnotations)
-	return append(dropped, warnings...), err
+	return limits.FirstWarnings(append(dropped, warnings...)), err
 }
 
 func (d *Document) applyMemory(plan *limits.Plan) error {

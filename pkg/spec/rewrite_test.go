@@ -1,6 +1,7 @@
 package spec_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -268,4 +269,20 @@ func resources(text string) string {
 // process returns a small config.json that has the given text inside of process.
 func process(text string) string {
 	return `{"ociVersion":"1.0.2","process":{"args":["sh"],"cwd":"/",` + text + `},"root":{"path":"rootfs"},"linux":{}}`
+}
+
+// An image can have any number of annotations. Each of these is dropped; the
+// warnings go into the event that carries the result, and have to fit.
+func TestManyAnnotationsGiveFewWarnings(t *testing.T) {
+	var list strings.Builder
+	for i := range 50_000 {
+		fmt.Fprintf(&list, `"org.systemd.property.X%d": "1", `, i)
+	}
+	r := v2World().mustRewrite(t, `{"annotations": {`+list.String()+`"a": "b"}}`)
+	if len(r.warnings) > 200 || !strings.Contains(r.warnings[len(r.warnings)-1], "more warnings are left out") {
+		t.Errorf("%d warnings, the last is %q", len(r.warnings), r.warnings[len(r.warnings)-1])
+	}
+	if text := string(r.data); strings.Contains(text, "org.systemd.property") || !strings.Contains(text, `"a":"b"`) {
+		t.Errorf("rewritten: %.300s", text)
+	}
 }
