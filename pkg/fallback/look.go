@@ -9,10 +9,10 @@ import (
 const (
 	// A look costs some microseconds of CPU time for each process, and at most one
 	// part in costShare of the time until the next.
-	costShare = 20
-	shortestLook           = time.Millisecond
-	idleLook               = time.Second
-	killLook               = 10 * time.Millisecond
+	costShare    = 20
+	shortestLook = time.Millisecond
+	idleLook     = time.Second
+	killLook     = 10 * time.Millisecond
 )
 
 // longestLook is how long a sandbox is left alone whose CPU time or I/O is
@@ -79,8 +79,8 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 }
 
 // urge has a sandbox looked at that may be beyond its memory or its tasks.
-func (w *watched) urge(now time.Duration) {
-	w.next = min(w.next, max(now, w.looked+pause(w.cost)))
+func (e *Engine) urge(w *watched, now time.Duration) {
+	e.lookAt(w, min(w.next, max(now, w.looked+pause(w.cost))))
 }
 
 // pause is how long not to do again what is urgent: four times as long as it

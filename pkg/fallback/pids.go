@@ -61,7 +61,7 @@ func (w *watched) killNewest(tasks int64) int64 {
 }
 
 // taskGate is how often to count new pids, so that a sandbox cannot get far
-// beyond its limit: a fork takes some 10 microseconds.
+// beyond its limit: a fork takes some 20 microseconds.
 func taskGate(left int64) time.Duration {
-	return gate(time.Duration(max(0, left)) * 10 * time.Microsecond)
+	return gate(time.Duration(max(0, left)) * 20 * time.Microsecond)
 }
