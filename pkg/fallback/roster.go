@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,6 +25,7 @@ type known struct {
 	// foreign says that it is in a pid namespace that is neither ours nor that
 	// of a sandbox: one that is added later may own it.
 	foreign bool
+	again   bool // it could not be looked at, for want of descriptors
 }
 
 // roster knows for each process of this machine to which sandbox it belongs:
@@ -118,7 +120,7 @@ func (r *roster) relist() error {
 		for len(before) > 0 && before[0].pid < e.Number {
 			before = before[1:]
 		}
-		if len(before) > 0 && before[0].pid == e.Number && before[0].ino == e.Ino {
+		if len(before) > 0 && before[0].pid == e.Number && before[0].ino == e.Ino && !before[0].again {
 			next = append(next, before[0])
 			continue
 		}
@@ -139,6 +141,7 @@ func (r *roster) lookAt(pid int) known {
 	}
 	dir, err := r.read.Open(pid)
 	if err != nil {
+		k.again = !errors.Is(err, procfs.ErrGone)
 		return k
 	}
 	// The number of a namespace is used again, but not while its init lives.
