@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 	"time"
@@ -41,7 +42,10 @@ func (e *Engine) kill(w *watched) {
 	}
 	_ = procfs.Signal(w.pidfd, unix.SIGKILL)
 	for i := range w.members {
-		_ = procfs.Signal(w.members[i].dir, unix.SIGKILL)
+		m := &w.members[i]
+		if errors.Is(procfs.Signal(m.dir, unix.SIGKILL), procfs.ErrGone) {
+			m.gone, w.ended = true, true
+		}
 	}
 	w.resume()
 	if w.brake.freezer.fd >= 0 {

@@ -12,7 +12,7 @@ const (
 	costShare    = 20
 	shortestLook = time.Millisecond
 	idleLook     = time.Second
-	killLook     = 10 * time.Millisecond
+	killLook     = 2 * time.Millisecond
 )
 
 // longestLook is how long a sandbox is left alone whose CPU time or I/O is
@@ -63,6 +63,8 @@ func (e *Engine) look(w *watched, now time.Duration) {
 func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 	switch {
 	case w.killed:
+		// Whom a fork bomb forked before its namespace was closed.
+		_ = e.roster.refresh(false)
 		e.kill(w)
 	case !w.brake.on():
 		if now >= w.free && (w.cpu.empty() || w.read.empty() || w.write.empty()) {

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,16 +46,27 @@ func (e *Engine) holdTasks(w *watched, now time.Duration) {
 // meanwhile.
 const recounts = 3
 
+// full reports whether more members are known than it takes to end the sandbox:
+// a fork bomb is faster than somebody who looks at each of its processes.
+func (w *watched) full() bool {
+	return w.Limits.Pids > 0 && int64(len(w.members)) > 2*w.Limits.Pids
+}
+
 // killNewest kills processes until the rest is within the limit, but never the
 // first. It returns how many tasks are left.
 func (w *watched) killNewest(tasks int64) int64 {
 	for i := len(w.members) - 1; i >= 0 && tasks > w.Limits.Pids; i-- {
 		m := &w.members[i]
-		if m.pid == w.Init.Pid || m.gone || procfs.Signal(m.dir, unix.SIGKILL) != nil {
+		if m.pid == w.Init.Pid || m.gone {
 			continue
 		}
-		tasks -= m.threads
-		w.use.Refused += m.threads
+		err := procfs.Signal(m.dir, unix.SIGKILL)
+		if err == nil {
+			w.use.Refused += m.threads
+		}
+		if err == nil || errors.Is(err, procfs.ErrGone) {
+			tasks -= m.threads
+		}
 	}
 	w.tasks.moved = true
 	return tasks
