@@ -140,7 +140,7 @@ func TestGates(t *testing.T) {
 	if got := memoryGate(-1); got != 2*time.Millisecond {
 		t.Errorf("none: %v", got)
 	}
-	if got := taskGate(1000); got != 10*time.Millisecond {
+	if got := taskGate(1000); got != 20*time.Millisecond {
 		t.Errorf("1000 tasks: %v", got)
 	}
 	if got := longestLook(1); got != 10*time.Millisecond {

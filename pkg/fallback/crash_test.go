@@ -167,7 +167,7 @@ func TestPausedByItsUser(t *testing.T) {
 	// As if it owed much.
 	if err := e.do(func() {
 		e.all[0].cpu.tokens = -1e6
-		e.all[0].next = 0
+		e.lookAt(e.all[0], 0)
 	}); err != nil {
 		t.Fatal(err)
 	}

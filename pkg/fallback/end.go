@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 	"time"
@@ -35,9 +36,16 @@ func (e *Engine) record(w *watched, code verdict.Code, limit, measured int64) {
 // be thawed to die, on cgroup v1.
 func (e *Engine) kill(w *watched) {
 	w.killed = true
+	if !procfs.HasEnded(w.pidfd) {
+		// Among the hundreds of a fork bomb it would be long until it runs.
+		hurry(w.Init.Pid)
+	}
 	_ = procfs.Signal(w.pidfd, unix.SIGKILL)
 	for i := range w.members {
-		_ = procfs.Signal(w.members[i].dir, unix.SIGKILL)
+		m := &w.members[i]
+		if errors.Is(procfs.Signal(m.dir, unix.SIGKILL), procfs.ErrGone) {
+			m.gone, w.ended = true, true
+		}
 	}
 	w.resume()
 	if w.brake.freezer.fd >= 0 {

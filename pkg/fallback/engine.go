@@ -34,11 +34,11 @@ type Engine struct {
 
 	closing bool
 
-	roster               roster
-	memory               *memoryHost
-	all                  []*watched
-	nextTick, nextSample time.Duration
-	listed               time.Duration // when all processes were listed last
+	roster                         roster
+	memory                         *memoryHost
+	all                            []*watched
+	nextTick, nextSample, nextLook time.Duration
+	listed                         time.Duration // when all processes were listed last
 	// listedBorn is how many pids had been given out then.
 	listedBorn int64
 	events     [64]unix.EpollEvent
@@ -124,7 +124,7 @@ func (e *Engine) run() (err error) {
 	// System calls that are a thread's own (namespaces, priority) are made here;
 	// and who was stopped for long may be late.
 	runtime.LockOSThread()
-	hurry()
+	hurry(0)
 	// Go lets a thread that returns from a system call go on when one of its
 	// processors is free, and not while threads that a fork bomb keeps from
 	// running have them all.
@@ -166,23 +166,30 @@ func (e *Engine) round(now time.Duration) error {
 			return err
 		}
 	}
+	if now < e.nextLook {
+		return nil
+	}
+	e.nextLook = now + time.Hour
 	for _, w := range e.all {
 		if w.next <= now {
 			e.look(w, e.now())
 		}
+		e.nextLook = min(e.nextLook, w.next)
 	}
 	return nil
+}
+
+// lookAt sets when a sandbox is looked at.
+func (e *Engine) lookAt(w *watched, at time.Duration) {
+	w.next = at
+	e.nextLook = min(e.nextLook, at)
 }
 
 // sleep sets the timer to the next time that something has to be looked at.
 func (e *Engine) sleep() error {
 	var spec unix.ItimerSpec // 0: off
 	if len(e.all) > 0 {
-		next := e.nextTick
-		for _, w := range e.all {
-			next = min(next, w.next)
-		}
-		spec.Value = unix.NsecToTimespec(int64(max(next, 1)))
+		spec.Value = unix.NsecToTimespec(int64(max(min(e.nextTick, e.nextLook), 1)))
 	}
 	if err := unix.TimerfdSettime(e.timer, unix.TFD_TIMER_ABSTIME, &spec, nil); err != nil {
 		return fmt.Errorf("timerfd_settime: %w", err)
@@ -227,7 +234,8 @@ func (e *Engine) opened(now time.Duration) {
 			for _, w := range e.all {
 				if w.inotify == watch && w.brake.frozen {
 					w.resume()
-					w.free, w.next = now+held, now+held
+					w.free = now + held
+					e.lookAt(w, w.free)
 				}
 			}
 		}
@@ -342,7 +350,7 @@ func (e *Engine) start(w *watched) error {
 		return err
 	}
 	e.all = append(e.all, w)
-	e.nextTick, e.nextSample = 0, 0
+	e.nextTick, e.nextSample, e.nextLook = 0, 0, 0
 	if w.Struck != nil {
 		w.struck = true
 		e.kill(w)

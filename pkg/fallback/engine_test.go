@@ -205,16 +205,22 @@ func TestForkBomb(t *testing.T) {
 		refused = use.Refused
 		return !ok || refused > 0 && len(s.pids()) <= limit
 	})
-	t.Logf("most %d, killed %d, %+v", most(), refused, h.strikes)
-	if n := most(); n <= limit || n >= net {
-		t.Errorf("it had %d tasks", n)
+	n := most()
+	t.Logf("most %d, killed %d, %+v", n, refused, h.strikes)
+	if n <= limit {
+		t.Errorf("it had %d tasks: this proves nothing", n)
 	}
-	if refused > 0 {
+	if len(h.ended) == 0 {
+		if n >= net {
+			t.Errorf("it had %d tasks, and was not ended", n)
+		}
 		return
 	}
 	s.wait(30 * time.Second)
 	<-h.ended
-	if strike := h.only(t, verdict.PidsLimitReached); strike.Limit != limit || strike.Measured <= limit {
+	// How many there are until the first process has ended is up to the kernel:
+	// it waits for locks that all of them want.
+	if strike := h.only(t, verdict.PidsLimitReached); strike.Limit != limit || strike.Measured <= limit || strike.Measured > 5*limit {
 		t.Errorf("%+v", strike)
 	}
 	s.gone()

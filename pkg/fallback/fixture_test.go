@@ -29,6 +29,7 @@ type box struct {
 	start time.Time
 	ended chan struct{}
 	kill  sync.Once
+	thaw  func() // what a test that failed left frozen
 }
 
 // run starts a workload, which waits for begin.
@@ -89,6 +90,9 @@ func (s *box) begin() {
 func (s *box) end() {
 	s.kill.Do(func() {
 		_ = s.cmd.Process.Kill()
+		if s.thaw != nil {
+			s.thaw()
+		}
 		<-s.ended
 		s.gate.Close()
 	})
@@ -279,6 +283,11 @@ func inCgroup(t testing.TB, s *box) (used func() time.Duration, tell func(*Sandb
 			t.Fatal(err)
 		}
 		paths.Places[c] = cgroup.Place{Mount: mount, Path: "/" + filepath.Base(dir), ID: st.Ino}
+	}
+	s.thaw = func() {
+		f := openFreezer(&paths)
+		_ = f.set(false)
+		closeIf(f.fd)
 	}
 	counter := openCPUFile(&paths)
 	t.Cleanup(func() { closeIf(counter.fd) })

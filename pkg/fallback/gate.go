@@ -49,7 +49,7 @@ func (e *Engine) tick(now time.Duration) error {
 		}
 		wait = min(wait, taskGate(w.tasks.left))
 		if w.tasks.due(e.roster.born, now) {
-			w.urge(now)
+			e.urge(w, now)
 		}
 	}
 	e.nextTick = now + max(wait, pause(procfs.OwnCPUTime()-start))
@@ -73,7 +73,7 @@ func (e *Engine) sampleMemory(now time.Duration) error {
 		}
 		wait = min(wait, memoryGate(w.memory.left))
 		if w.memory.due(e.memory.risen(), now) {
-			w.urge(now)
+			e.urge(w, now)
 		}
 	}
 	e.nextSample = now + wait

@@ -12,7 +12,7 @@ const (
 	costShare    = 20
 	shortestLook = time.Millisecond
 	idleLook     = time.Second
-	killLook     = 10 * time.Millisecond
+	killLook     = 2 * time.Millisecond
 )
 
 // longestLook is how long a sandbox is left alone whose CPU time or I/O is
@@ -63,6 +63,8 @@ func (e *Engine) look(w *watched, now time.Duration) {
 func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 	switch {
 	case w.killed:
+		// Whom a fork bomb forked before its namespace was closed.
+		_ = e.roster.refresh(false)
 		e.kill(w)
 	case !w.brake.on():
 		if now >= w.free && (w.cpu.empty() || w.read.empty() || w.write.empty()) {
@@ -79,8 +81,8 @@ func (e *Engine) govern(w *watched, now time.Duration, ran bool) {
 }
 
 // urge has a sandbox looked at that may be beyond its memory or its tasks.
-func (w *watched) urge(now time.Duration) {
-	w.next = min(w.next, max(now, w.looked+pause(w.cost)))
+func (e *Engine) urge(w *watched, now time.Duration) {
+	e.lookAt(w, min(w.next, max(now, w.looked+pause(w.cost))))
 }
 
 // pause is how long not to do again what is urgent: four times as long as it

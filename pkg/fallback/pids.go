@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,23 +46,34 @@ func (e *Engine) holdTasks(w *watched, now time.Duration) {
 // meanwhile.
 const recounts = 3
 
+// full reports whether more members are known than it takes to end the sandbox:
+// a fork bomb is faster than somebody who looks at each of its processes.
+func (w *watched) full() bool {
+	return w.Limits.Pids > 0 && int64(len(w.members)) > 2*w.Limits.Pids
+}
+
 // killNewest kills processes until the rest is within the limit, but never the
 // first. It returns how many tasks are left.
 func (w *watched) killNewest(tasks int64) int64 {
 	for i := len(w.members) - 1; i >= 0 && tasks > w.Limits.Pids; i-- {
 		m := &w.members[i]
-		if m.pid == w.Init.Pid || m.gone || procfs.Signal(m.dir, unix.SIGKILL) != nil {
+		if m.pid == w.Init.Pid || m.gone {
 			continue
 		}
-		tasks -= m.threads
-		w.use.Refused += m.threads
+		err := procfs.Signal(m.dir, unix.SIGKILL)
+		if err == nil {
+			w.use.Refused += m.threads
+		}
+		if err == nil || errors.Is(err, procfs.ErrGone) {
+			tasks -= m.threads
+		}
 	}
 	w.tasks.moved = true
 	return tasks
 }
 
 // taskGate is how often to count new pids, so that a sandbox cannot get far
-// beyond its limit: a fork takes some 10 microseconds.
+// beyond its limit: a fork takes some 20 microseconds.
 func taskGate(left int64) time.Duration {
-	return gate(time.Duration(max(0, left)) * 10 * time.Microsecond)
+	return gate(time.Duration(max(0, left)) * 20 * time.Microsecond)
 }

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,6 +25,7 @@ type known struct {
 	// foreign says that it is in a pid namespace that is neither ours nor that
 	// of a sandbox: one that is added later may own it.
 	foreign bool
+	again   bool // it was not looked at: for want of descriptors, or there were too many
 }
 
 // roster knows for each process of this machine to which sandbox it belongs:
@@ -42,6 +44,7 @@ type roster struct {
 	last   int   // the last pid that was given out when we looked
 	pidMax int   // where pids start anew
 	born   int64 // how many pids were given out since the start
+	rest   bool  // there are some to look at again
 }
 
 func (r *roster) open() (err error) {
@@ -75,7 +78,7 @@ func (r *roster) refresh(whole bool) error {
 	}
 	r.last = last
 	r.born += int64(fresh)
-	if whole || fresh > probeAtMost {
+	if whole || r.rest || fresh > probeAtMost {
 		return r.relist()
 	}
 	for i := 1; i <= fresh; i++ {
@@ -113,12 +116,13 @@ func (r *roster) relist() error {
 	if !slices.IsSortedFunc(r.seen, func(a, b procfs.Entry) int { return cmp.Compare(a.Number, b.Number) }) {
 		slices.SortFunc(r.seen, func(a, b procfs.Entry) int { return cmp.Compare(a.Number, b.Number) })
 	}
+	r.rest = false
 	next, before := r.spare[:0], r.all
 	for _, e := range r.seen {
 		for len(before) > 0 && before[0].pid < e.Number {
 			before = before[1:]
 		}
-		if len(before) > 0 && before[0].pid == e.Number && before[0].ino == e.Ino {
+		if len(before) > 0 && before[0].pid == e.Number && before[0].ino == e.Ino && !before[0].again {
 			next = append(next, before[0])
 			continue
 		}
@@ -137,8 +141,14 @@ func (r *roster) lookAt(pid int) known {
 	if err != nil || ns == r.own {
 		return k
 	}
+	if w := r.byNS[ns]; w != nil && w.full() {
+		k.again, r.rest = true, true
+		return k
+	}
 	dir, err := r.read.Open(pid)
 	if err != nil {
+		k.again = !errors.Is(err, procfs.ErrGone)
+		r.rest = r.rest || k.again
 		return k
 	}
 	// The number of a namespace is used again, but not while its init lives.
