@@ -22,7 +22,7 @@ func (e *Engine) holdBudgets(w *watched, now time.Duration) {
 		}
 		return
 	}
-	age := now - w.Init.Started()
+	age := now - w.since()
 	switch l := w.Limits; {
 	case l.CPUTime > 0 && w.use.CPU >= l.CPUTime:
 		e.term(w, now, verdict.CPUTimeExceeded, l.CPUTime, w.use.CPU)
@@ -64,7 +64,15 @@ func (w *watched) budgetLeft(now time.Duration, cpus int) time.Duration {
 		left = min(left, seconds((w.Limits.CPUTime-w.use.CPU).Seconds()/w.parallel(cpus)))
 	}
 	if w.Limits.WallTime > 0 {
-		left = min(left, w.Init.Started()+w.Limits.WallTime-now)
+		left = min(left, w.since()+w.Limits.WallTime-now)
 	}
 	return max(0, left)
+}
+
+// since is when the wall time began.
+func (w *watched) since() time.Duration {
+	if w.Since > 0 {
+		return w.Since
+	}
+	return w.Init.Started()
 }

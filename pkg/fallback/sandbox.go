@@ -35,6 +35,9 @@ type Sandbox struct {
 	// shared lock keeps it from being frozen. Empty: no freezer is used.
 	HoldFile string
 	Spent    Spent
+	// Since is when its wall time began, on the clock of procfs.SinceBoot. 0: when
+	// its first process did, which may have waited for long to be started.
+	Since time.Duration
 	// Struck is the strike that an earlier supervisor recorded before it died:
 	// the sandbox is ended at once.
 	Struck *verdict.Strike

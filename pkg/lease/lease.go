@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,7 @@ var ErrHeld = errors.New("somebody supervises the sandbox already")
 type Record struct {
 	Init   procfs.Process `json:"init"`
 	Cgroup *cgroup.Paths  `json:"cgroup,omitempty"` // nil: none was found
+	Since  time.Duration  `json:"since"`            // of the first holder, on the clock of procfs.SinceBoot
 }
 
 // Lease is the right, and the duty, to supervise one sandbox. It ends with its

@@ -101,7 +101,11 @@ func (o *Owner) take(dir, root, id string, init procfs.Process, held *lease.Leas
 		return err
 	}
 	box.Spent = fallback.Spent(spent)
-	_, before := lease.Noted(dir)
+	// The time runs from the first take, right before the start.
+	noted, before := lease.Noted(dir)
+	if box.Since = procfs.SinceBoot(); before && noted.Init == init {
+		box.Since = noted.Since
+	}
 	giveUp := func(err error) error {
 		if before {
 			return err // whoever comes next tries again
@@ -110,7 +114,7 @@ func (o *Owner) take(dir, root, id string, init procfs.Process, held *lease.Leas
 	}
 	// Noted before the engine has it: whoever comes after a crash in between takes
 	// it, and resumes what was stopped.
-	if err := held.Note(lease.Record{Init: init, Cgroup: box.Cgroup}); err != nil {
+	if err := held.Note(lease.Record{Init: init, Cgroup: box.Cgroup, Since: box.Since}); err != nil {
 		return err
 	}
 	engine, err := o.start()

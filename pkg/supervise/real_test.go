@@ -169,3 +169,32 @@ func TestBudgetOutlivesTheWorker(t *testing.T) {
 		return err == nil && st.Evidence != nil && st.Evidence.Exit.Source == verdict.ExitPidfd && st.Evidence.Strike != nil
 	})
 }
+
+// A container can wait for long between its create and its start. Its time runs
+// from when it is taken, and goes on under the next worker.
+func TestWallTimeRunsFromTheFirstTake(t *testing.T) {
+	f := newFolder(t)
+	f.tell("real", "")
+	init, err := procfs.FindProcess(spinner(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const budget, waits = 2 * time.Second, 3 * time.Second
+	time.Sleep(waits)
+	a := f.sandboxOf("a", init, limits.Entry{Key: limits.KeyWallTime, Dimension: limits.WallTime, Value: limits.Limit(int64(budget)), Enforcer: limits.EnforcerSupervisor})
+	taken := time.Now()
+	f.mustAsk(a)
+	time.Sleep(budget / 2)
+	_ = unix.Kill(f.one(Worker), unix.SIGKILL)
+	f.within(time.Minute, "the strike is recorded", func() bool {
+		s, err := f.Strike(a.Root, a.ID)
+		return err == nil && s != nil
+	})
+	s, err := f.Strike(a.Root, a.ID)
+	if err != nil || s.Code != verdict.WallTimeExceeded || s.Measured < int64(budget) {
+		t.Fatalf("recorded %+v, %v", s, err)
+	}
+	if after := s.At.Sub(taken); after < budget*9/10 || time.Duration(s.Measured) > after+time.Second {
+		t.Errorf("struck %v after it was taken, at %v", after, time.Duration(s.Measured))
+	}
+}
