@@ -159,7 +159,7 @@ func eachGround(t *testing.T, test func(t *testing.T, g *ground)) {
 func newGround(t *testing.T, kind groundKind) *ground {
 	t.Helper()
 	g := &ground{Box: newBox(t, kind.lowLevel, kind.config), kind: kind}
-	g.Box.flags, g.Box.user = kind.flags, kind.user
+	g.flags, g.user = kind.flags, kind.user
 	if kind.user != 0 {
 		dir := filepath.Dir(g.State)
 		if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
