@@ -85,6 +85,9 @@ vm-guest:
 # goes through the doors of engines other than Docker, and one with systemd. What
 # they say comes when they end, one after the other.
 VM_DOORS := '^Test(Soak)?(Shim|CRI|Install)'
+# What attacks the supervisor needs a CPU or two for the attacker alone: here only what
+# it does through each door, all of it on the host and by vm-attack.
+VM_ATTACK := '^Test(Soak)?Supervisor(CPU|KillWhile|IsNotSeen|LeavesStopped|WallTime|OtherEnds|KilledAtAny|IO|MemoryBomb|Innocents|ForkBomb)'
 .PHONY: vm-uml vm-uml-doors vm-uml-rest vm-uml-systemd
 vm-uml: e2e ## All end-to-end tests in user-mode Linux: three guests at once
 	@echo "three guests at once; this takes about twelve minutes"
@@ -92,9 +95,12 @@ vm-uml: e2e ## All end-to-end tests in user-mode Linux: three guests at once
 vm-uml-doors:
 	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.run $(VM_DOORS) $(ARGS)"
 vm-uml-rest:
-	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS) $(ARGS)"
+	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.skip $(VM_DOORS)'|'$(VM_ATTACK) $(ARGS)"
 vm-uml-systemd:
 	@$(MAKE) --no-print-directory vm-systemd-guest
+.PHONY: vm-attack
+vm-attack: e2e ## All attacks on the supervisor in user-mode Linux: crun without cgroups, rootless runc
+	@$(MAKE) --no-print-directory vm-guest ENGINE=uml ARGS="-test.parallel 1 -test.run $(VM_ATTACK) $(ARGS)"
 .PHONY: vm-trixie
 vm-trixie: ## vm-uml with the engines of Debian 13: containerd 1.7, Docker 26, runc 1.1
 	@$(MAKE) --no-print-directory vm-uml VM_SUITE=trixie
@@ -149,6 +155,7 @@ soak: e2e ## The long counts; hours
 	@$(SUITE) "fuzz" $(MAKE) --no-print-directory fuzz
 	@$(SUITE) "host rounds" $(MAKE) --no-print-directory host-test TIMEOUT=12h ARGS='-soak -test.run=Soak'
 	@$(SUITE) "older engines" $(MAKE) --no-print-directory vm-trixie
+	@$(SUITE) "attacks in a guest" $(MAKE) --no-print-directory vm-attack
 	@$(SUITE) "user-mode Linux rounds" $(MAKE) --no-print-directory vm-test ENGINE=uml TIMEOUT=12h VM_FLAGS='-timeout 13h' ARGS='-soak -test.run=Soak'
 	@$(SUITE) "systemd rounds" $(MAKE) --no-print-directory vm-systemd-guest TIMEOUT=12h VM_FLAGS='-timeout 13h' ARGS='-soak -test.run=TestSystemdShimMemoryBombs'
 	@$(SUITE) --summary

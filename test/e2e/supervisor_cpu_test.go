@@ -170,7 +170,7 @@ func TestSupervisorIsNotSeen(t *testing.T) {
 // A process that the sandbox has stopped by itself stays stopped.
 func TestSupervisorLeavesStoppedOnesAlone(t *testing.T) {
 	eachGround(t, func(t *testing.T, g *ground) {
-		a := g.attack(t, "[limits]\ncpus = 0.5", sh("(while :; do :; done) & kill -STOP $!; echo stopped; "+spinners))
+		a := g.attack(t, "[limits]\ncpus = 0.5", sh("sh -c 'kill -STOP $$; echo woken' & "+spinners))
 		a.printed("spinning")
 		idle := func() (stopped []int) {
 			for _, pid := range insiders(a.ID, a.pidns) {
@@ -187,7 +187,10 @@ func TestSupervisorLeavesStoppedOnesAlone(t *testing.T) {
 			t.Errorf("stopped by the sandbox itself were %v, and then %v", before, after)
 		}
 		a.must("kill", a.ID, "KILL")
-		_, r := a.ends()
+		out, r := a.ends()
+		if strings.Contains(out.Stdout, "woken") {
+			t.Errorf("it was let continue: %v", out)
+		}
 		wantNoLimit(t, r)
 	})
 }

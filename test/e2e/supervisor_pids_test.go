@@ -39,7 +39,9 @@ func TestSupervisorForkBomb(t *testing.T) {
 					most = max(most, int(s.Measured)) // between two looks of ours
 				}
 				t.Logf("%d tasks of %d; %s", most, limit, describe(r))
-				if most > safetyNet/2 {
+				// The supervisor of a user who is not root has no priority over the bomb:
+				// how far that gets is not promised.
+				if g.kind.name != "rootless runc" && most > safetyNet/2 {
 					t.Errorf("there were %d tasks, %d are allowed", most, limit)
 				}
 				if r.ErrorCode != verdict.PidsLimitReached {
