@@ -269,7 +269,7 @@ func TestRefused(t *testing.T) {
 		{"not text", Containerd, "version = 2\n# \xff\n", "FILE:2:3: is not UTF-8"},
 		{"a version that is a text", Containerd, "version = \"2\"\n", `FILE:1: version "2" is not one that this agentbox knows: expected 1 to 4`},
 		{"a version to come", Containerd, "\nversion = 9\n", "FILE:2: version 9 is not one that this agentbox knows: expected 1 to 4"},
-		{"a version in quotes", Containerd, "version = '2'\n", "FILE:1: version 2 is not one"},
+		{"a version in quotes", Containerd, "version = '2'\n", `FILE:1: version "2" is not one`},
 		{"plugins in one piece", Containerd, "version = 2\nplugins = {}\n", "FILE:2: plugins is written in one piece"},
 		{"runtimes in one piece", Containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nruntimes = {runc = {runtime_type = 'io.containerd.runc.v2'}}\n", `FILE:3: plugins."io.containerd.grpc.v1.cri".containerd.runtimes is written in one piece`},
 		{"plugins are a list", Containerd, "version = 2\n[[plugins]]\n", "FILE:2: plugins is written in one piece"},
