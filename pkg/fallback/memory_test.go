@@ -44,7 +44,7 @@ var memoryRoles = map[string]func(say func(string)){
 		})
 		say("done")
 		got(unix.Write(pipe[1], b[:1]))
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 	},
 	"grow": func(say func(string)) {
 		say("done")
@@ -229,6 +229,7 @@ var memoryRoles = map[string]func(say func(string)){
 		for range 20 {
 			forked(func() { unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) })
 		}
+		time.Sleep(time.Second) // while they live, memory is theirs too
 	},
 }
 
@@ -280,7 +281,7 @@ func decision(t testing.TB, h *memoryHost, m *memoryMeter, members []member, lim
 		t.Fatal(err)
 	}
 	var use memoryUse
-	for range 100 {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
 		if use, err = m.measure(h, members, limit, procfs.SinceBoot()); err != nil {
 			t.Fatal(err)
@@ -288,7 +289,6 @@ func decision(t testing.TB, h *memoryHost, m *memoryMeter, members []member, lim
 		if use.Over || use.Bytes <= limit && !m.underWay {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return use
 }
