@@ -53,7 +53,9 @@ func TestMemoryBomb(t *testing.T) {
 			<-h.ended
 			strike := h.only(t, verdict.MemoryLimitExceeded)
 			t.Logf("%.1f %% over, dead after %v", 100*float64(strike.Measured-tt.limit)/float64(tt.limit), end.Sub(at))
-			if strike.Limit != tt.limit || strike.Measured <= tt.limit {
+			// Who is as fast as the machine may get further while this test is held up.
+			far := strike.Measured > 2*tt.limit && tt.name != "as fast as it goes"
+			if strike.Limit != tt.limit || strike.Measured <= tt.limit || far {
 				t.Errorf("%+v", strike)
 			}
 			s.gone()
